@@ -1,0 +1,1 @@
+"""Run a big language model faster with any small model, across machines, losslessly."""

@@ -1,0 +1,1 @@
+"""The assistant's node: it drafts, and serves answers that a verify node validated."""
