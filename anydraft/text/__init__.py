@@ -1,0 +1,21 @@
+"""Text rules: what makes "any tokenizer" true. Everything else trusts them."""
+
+from anydraft.text.alignment import Candidate, DraftAligner, contradicts
+from anydraft.text.chat import render_messages
+from anydraft.text.detokenizer import StreamingDetokenizer
+from anydraft.text.drafts import DraftBuffer
+from anydraft.text.mirror import AssistantMirror
+from anydraft.text.stopping import StopMatcher
+from anydraft.text.tokenizer import TextTokenizer
+
+__all__ = [
+    "AssistantMirror",
+    "Candidate",
+    "DraftAligner",
+    "DraftBuffer",
+    "StopMatcher",
+    "StreamingDetokenizer",
+    "TextTokenizer",
+    "contradicts",
+    "render_messages",
+]

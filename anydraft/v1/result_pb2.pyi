@@ -159,7 +159,6 @@ class GenerationStats(google.protobuf.message.Message):
     ACCEPTED_TOKENS_FIELD_NUMBER: builtins.int
     STALE_DRAFTS_FIELD_NUMBER: builtins.int
     TEXT_BYTES_FIELD_NUMBER: builtins.int
-    QUEUE_MS_FIELD_NUMBER: builtins.int
     PREFILL_MS_FIELD_NUMBER: builtins.int
     VERIFY_MS_FIELD_NUMBER: builtins.int
     WAIT_MS_FIELD_NUMBER: builtins.int
@@ -181,9 +180,8 @@ class GenerationStats(google.protobuf.message.Message):
     """Drafts that came too late, contradicted the committed text, or left a gap; dropped unread."""
     text_bytes: builtins.int
     """UTF-8 bytes of generated text."""
-    queue_ms: builtins.float
-    """Times on the verifier: before the first step, prompt, later steps, waiting for drafts."""
     prefill_ms: builtins.float
+    """Times on the verifier: until the first token, queueing included; later steps; waiting for drafts."""
     verify_ms: builtins.float
     wait_ms: builtins.float
     sent_pieces: builtins.int
@@ -202,7 +200,6 @@ class GenerationStats(google.protobuf.message.Message):
         accepted_tokens: builtins.int = ...,
         stale_drafts: builtins.int = ...,
         text_bytes: builtins.int = ...,
-        queue_ms: builtins.float = ...,
         prefill_ms: builtins.float = ...,
         verify_ms: builtins.float = ...,
         wait_ms: builtins.float = ...,
@@ -211,6 +208,6 @@ class GenerationStats(google.protobuf.message.Message):
         sent_bytes: builtins.int = ...,
         received_bytes: builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["accepted_tokens", b"accepted_tokens", "completion_tokens", b"completion_tokens", "draft_ms", b"draft_ms", "draft_rounds", b"draft_rounds", "drafted_tokens", b"drafted_tokens", "prefill_ms", b"prefill_ms", "prompt_tokens", b"prompt_tokens", "queue_ms", b"queue_ms", "received_bytes", b"received_bytes", "rounds", b"rounds", "sent_bytes", b"sent_bytes", "sent_pieces", b"sent_pieces", "stale_drafts", b"stale_drafts", "text_bytes", b"text_bytes", "verify_ms", b"verify_ms", "wait_ms", b"wait_ms"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["accepted_tokens", b"accepted_tokens", "completion_tokens", b"completion_tokens", "draft_ms", b"draft_ms", "draft_rounds", b"draft_rounds", "drafted_tokens", b"drafted_tokens", "prefill_ms", b"prefill_ms", "prompt_tokens", b"prompt_tokens", "received_bytes", b"received_bytes", "rounds", b"rounds", "sent_bytes", b"sent_bytes", "sent_pieces", b"sent_pieces", "stale_drafts", b"stale_drafts", "text_bytes", b"text_bytes", "verify_ms", b"verify_ms", "wait_ms", b"wait_ms"]) -> None: ...
 
 global___GenerationStats = GenerationStats

@@ -1,0 +1,146 @@
+"""The life of a node's gRPC server: listen, become ready, drain, stop.
+
+`grpc.health.v1` answers for "" as soon as the process serves (live), and for a service's full name
+once `set_ready` named it (ready). Reflection lists every registered service.
+
+    node = NodeServer("127.0.0.1:0")
+    add_GenerationServiceServicer_to_server(servicer, node.server)
+    address = await node.start()
+    ...  # load the model
+    await node.set_ready(["anydraft.v1.GenerationService"])
+    await node.run_until_signal(grace_s=10)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import socket
+from collections.abc import Iterable
+from typing import Any
+
+import grpc.aio
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+
+from anydraft.errors import FailedPreconditionError
+from anydraft.rpc.address import Address, parse_listen
+from anydraft.rpc.channel import server_options
+from anydraft.rpc.services import RecordingServer
+
+logger = logging.getLogger(__name__)
+
+_SERVING = health_pb2.HealthCheckResponse.SERVING
+_NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
+
+
+class NodeServer:
+    """One listening server; build it inside the event loop that will run it."""
+
+    def __init__(self, listen: str) -> None:
+        """`listen` is HOST:PORT, port 0 for a free one; InvalidRequestError when it is not."""
+        self._listen = parse_listen(listen)
+        self._health = health.aio.HealthServicer()
+        self._stopping: asyncio.Task[None] | None = None
+        self.server = RecordingServer(grpc.aio.server(options=server_options()))
+        """Register servicers on this before `start`."""
+
+    async def start(self) -> str:
+        """Listens and serves; returns the bound "host:port".
+
+        Raises FailedPreconditionError when the address cannot be had.
+        """
+        names = list(self.server.service_names)
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, self.server)
+        listed = [*self.server.service_names, reflection.SERVICE_NAME]
+        reflection.enable_server_reflection(listed, self.server)
+        for name in names:
+            await self._health.set(name, _NOT_SERVING)
+        address = self._bind()
+        await self.server.start()
+        logger.info("listening on %s", address)
+        if not address.is_loopback:
+            logger.warning("%s is open to the network, without encryption or identity", address)
+        return str(address)
+
+    def _bind(self) -> Address:
+        # gRPC reports a failed bind without its cause, so the socket is asked first.
+        cause = _why_not_bindable(self._listen)
+        try:
+            port = self.server.add_insecure_port(str(self._listen)) if cause is None else 0
+        except RuntimeError as exc:
+            cause, port = str(exc), 0
+        if not port:
+            raise FailedPreconditionError(
+                f"cannot listen on {self._listen} ({cause}): stop what listens there, "
+                "or choose another address; port 0 takes a free one",
+                reason="ADDRESS_UNAVAILABLE",
+            )
+        return Address(self._listen.host, port)
+
+    async def set_ready(self, service_full_names: Iterable[str]) -> None:
+        """Health says SERVING for these from now on. No effect once the server is stopping."""
+        for name in service_full_names:
+            await self._health.set(name, _SERVING)
+
+    async def run_until_signal(self, grace_s: float) -> None:
+        """Serves until SIGTERM or SIGINT (or `stop`), then drains; returns when all is stopped.
+
+        A second signal ends the grace at once.
+        """
+        signals: asyncio.Queue[signal.Signals] = asyncio.Queue()
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, signals.put_nowait, number)
+        stopped = asyncio.create_task(self.server.wait_for_termination())
+        try:
+            if await _first_of(signals, stopped):
+                finishing = asyncio.create_task(self.stop(grace_s))
+                if await _first_of(signals, finishing):
+                    await self.server.stop(None)
+                await finishing
+        finally:
+            stopped.cancel()
+            for number in (signal.SIGTERM, signal.SIGINT):
+                loop.remove_signal_handler(number)
+
+    async def stop(self, grace_s: float) -> None:
+        """Health turns NOT_SERVING, new calls are refused, running ones get `grace_s` seconds."""
+        if self._stopping is None:
+            self._stopping = asyncio.create_task(self._stop(grace_s))
+        await asyncio.shield(self._stopping)
+
+    async def _stop(self, grace_s: float) -> None:
+        await self._health.enter_graceful_shutdown()
+        await self.server.stop(grace_s)
+        logger.info("stopped")
+
+
+async def _first_of(signals: asyncio.Queue[signal.Signals], task: asyncio.Task[Any]) -> bool:
+    """Waits for a signal or for the end of `task`; whether it was the signal."""
+    received = asyncio.create_task(signals.get())
+    try:
+        await asyncio.wait({received, task}, return_when=asyncio.FIRST_COMPLETED)
+        if not received.done():
+            return False
+        logger.info("%s: stopping", received.result().name)
+        return True
+    finally:
+        received.cancel()
+
+
+def _why_not_bindable(address: Address) -> str | None:
+    """The system's reason for refusing `address`; None when it can be bound."""
+    try:
+        found = socket.getaddrinfo(
+            address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
+        family, kind, protocol, _, where = found[0]
+        with socket.socket(family, kind, protocol) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(where)
+    except OSError as exc:
+        return os.strerror(exc.errno).lower() if exc.errno and exc.errno > 0 else str(exc)
+    return None

@@ -1,0 +1,194 @@
+"""Errors to gRPC status and back, without losing their class, reason or retry delay.
+
+What travels beside code and message is `google.rpc`: `ErrorInfo` always, `RetryInfo` when trying
+again may help, `BadRequest` when one field of the request is at fault.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn, TypeVar
+
+import grpc
+import grpc.aio
+from google.protobuf import any_pb2, duration_pb2
+from google.protobuf.message import DecodeError, Message
+from google.rpc import error_details_pb2, status_pb2
+from grpc_status import rpc_status  # type: ignore[import-untyped]
+
+from anydraft.errors import (
+    AnydraftError,
+    ContextFullError,
+    DeadlineExceededError,
+    FailedPreconditionError,
+    InternalError,
+    InvalidRequestError,
+    NotFoundError,
+    ResourceExhaustedError,
+    UnavailableError,
+    UnsupportedModelError,
+)
+from anydraft.rpc.validation import InvalidFieldError
+
+DOMAIN = "anydraft"
+
+_M = TypeVar("_M", bound=Message)
+
+# The message travels twice, percent-encoded once, in trailers that many proxies cap at 8 KB.
+_MAX_MESSAGE_CHARS = 1000
+
+_CLASS_KEY = "class"
+
+# Subclasses that a status code alone does not tell from their parent.
+_NAMED_CLASSES: dict[str, type[AnydraftError]] = {
+    cls.__name__: cls for cls in (UnsupportedModelError,)
+}
+
+_CLASS_OF_STATUS: dict[grpc.StatusCode, type[AnydraftError]] = {
+    **{
+        cls.status: cls
+        for cls in (
+            InvalidRequestError,
+            NotFoundError,
+            FailedPreconditionError,
+            ContextFullError,
+            ResourceExhaustedError,
+            UnavailableError,
+            DeadlineExceededError,
+            InternalError,
+        )
+    },
+    grpc.StatusCode.ABORTED: UnavailableError,
+    grpc.StatusCode.ALREADY_EXISTS: FailedPreconditionError,
+    grpc.StatusCode.DATA_LOSS: InternalError,
+    grpc.StatusCode.PERMISSION_DENIED: FailedPreconditionError,
+    grpc.StatusCode.UNAUTHENTICATED: FailedPreconditionError,
+    grpc.StatusCode.UNIMPLEMENTED: FailedPreconditionError,
+    grpc.StatusCode.UNKNOWN: InternalError,
+}
+
+
+async def abort(context: grpc.aio.ServicerContext[Any, Any], error: AnydraftError) -> NoReturn:
+    """Ends the call with `error`; never returns."""
+    status = rpc_status.to_status(to_status(error))
+    await context.abort(status.code, status.details, status.trailing_metadata)
+    raise error  # abort raises; this tells type checkers of every gRPC release
+
+
+def to_status(error: AnydraftError) -> status_pb2.Status:
+    """`error` as `google.rpc.Status`."""
+    info = error_details_pb2.ErrorInfo(reason=error.reason, domain=DOMAIN)
+    if type(error).__name__ in _NAMED_CLASSES:
+        info.metadata[_CLASS_KEY] = type(error).__name__
+    details: list[Message] = [info]
+    message = str(error)[:_MAX_MESSAGE_CHARS]
+    if error.retry_after_s is not None:
+        delay = duration_pb2.Duration()
+        delay.FromMilliseconds(round(error.retry_after_s * 1000))
+        details.append(error_details_pb2.RetryInfo(retry_delay=delay))
+    if isinstance(error, InvalidFieldError):
+        violation = error_details_pb2.BadRequest.FieldViolation(
+            field=error.field, description=message, reason=error.reason
+        )
+        details.append(error_details_pb2.BadRequest(field_violations=[violation]))
+    return status_pb2.Status(
+        code=error.status.value[0], message=message, details=[_pack(detail) for detail in details]
+    )
+
+
+def from_rpc_error(exc: grpc.RpcError, *, address: str = "the server") -> AnydraftError:
+    """The error that the other side raised, or what fits when gRPC itself failed.
+
+    `address` is named in messages about the connection. A call that was cancelled comes back as a
+    plain AnydraftError whose reason is CANCELLED.
+    """
+    code = exc.code() or grpc.StatusCode.UNKNOWN
+    message = exc.details() or code.name
+    details = _details_of(exc)
+    info = _unpack(details, error_details_pb2.ErrorInfo())
+    if info is None or info.domain != DOMAIN:
+        return _from_bare_status(code, message, address)
+    return _rebuild(code, message, info, details)
+
+
+def _rebuild(
+    code: grpc.StatusCode,
+    message: str,
+    info: error_details_pb2.ErrorInfo,
+    details: list[any_pb2.Any],
+) -> AnydraftError:
+    retry = _unpack(details, error_details_pb2.RetryInfo())
+    retry_after_s = retry.retry_delay.ToMilliseconds() / 1000 if retry is not None else None
+    bad_request = _unpack(details, error_details_pb2.BadRequest())
+    if bad_request is not None and bad_request.field_violations:
+        field = bad_request.field_violations[0].field
+        return InvalidFieldError(message, field=field, reason=info.reason)
+    cls = _NAMED_CLASSES.get(info.metadata.get(_CLASS_KEY, ""))
+    if cls is None or cls.status is not code:
+        # Our own servers send UNKNOWN for the bare base class only.
+        bare = code is grpc.StatusCode.UNKNOWN
+        cls = AnydraftError if bare else _CLASS_OF_STATUS.get(code, AnydraftError)
+    return cls(message, reason=info.reason, retry_after_s=retry_after_s)
+
+
+def _from_bare_status(code: grpc.StatusCode, message: str, address: str) -> AnydraftError:
+    """For statuses without our `ErrorInfo`: from gRPC itself, a proxy, or another service."""
+    match code:
+        case grpc.StatusCode.UNAVAILABLE:
+            return _unreachable(message, address)
+        case grpc.StatusCode.DEADLINE_EXCEEDED:
+            return DeadlineExceededError(
+                f"{address} did not finish in time: allow a longer timeout, or ask for less",
+                reason="DEADLINE_EXCEEDED",
+            )
+        case grpc.StatusCode.CANCELLED:
+            error = AnydraftError("the call was cancelled; ask again", reason="CANCELLED")
+            error.status = code
+            return error
+        case grpc.StatusCode.UNIMPLEMENTED:
+            return FailedPreconditionError(
+                f"{address} does not serve this call ({message}): "
+                "give the address of an anydraft node that does",
+                reason="UNIMPLEMENTED",
+            )
+        case grpc.StatusCode.RESOURCE_EXHAUSTED if "larger than max" in message:
+            return ResourceExhaustedError(
+                f"a message exceeds the size limit ({message}): shorten the prompt",
+                reason="MESSAGE_TOO_LARGE",
+            )
+    cls = _CLASS_OF_STATUS.get(code, AnydraftError)
+    error = cls(f"{address} answered {code.name}: {message}", reason=code.name)
+    error.status = code
+    return error
+
+
+def _unreachable(message: str, address: str) -> UnavailableError:
+    if "failed to connect" not in message.lower() and "dns" not in message.lower():
+        return UnavailableError(
+            f"the connection to {address} was lost ({message}): check that the node still runs, "
+            "then ask again",
+            reason="CONNECTION_LOST",
+        )
+    cause = message.rsplit(": ", 1)[-1]
+    return UnavailableError(
+        f"cannot connect to {address} ({cause}): start a node there, or give the address of one",
+        reason="UNREACHABLE",
+    )
+
+
+def _details_of(exc: grpc.RpcError) -> list[any_pb2.Any]:
+    """Details that cannot be read count as none: the code is still worth reporting."""
+    try:
+        status = rpc_status.from_call(exc)
+    except (ValueError, DecodeError):
+        return []
+    return list(status.details) if status is not None else []
+
+
+def _pack(detail: Message) -> any_pb2.Any:
+    packed = any_pb2.Any()
+    packed.Pack(detail)
+    return packed
+
+
+def _unpack(details: list[any_pb2.Any], into: _M) -> _M | None:
+    return next((into for detail in details if detail.Unpack(into)), None)

@@ -1,0 +1,67 @@
+"""Draft text to target ids: candidates for what follows the committed ids."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from anydraft.text.continuation import Continuation
+from anydraft.text.tokenizer import TextTokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A target id that the draft suggests."""
+
+    token_id: int
+    end: int
+    """Where its text ends in the draft, in UTF-8 bytes."""
+
+
+class DraftAligner:
+    """Turns draft text into ids of one tokenizer. Holds no state between calls; a call costs a few
+    encodings of the draft and at most 32 committed ids, however long the session is."""
+
+    def __init__(self, tokenizer: TextTokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._continuation = Continuation(tokenizer)
+
+    def align(self, committed_ids: Sequence[int], pending: bytes, draft: str) -> list[Candidate]:
+        """Candidates in order, for the positions right behind `committed_ids`.
+
+        `draft` begins at the end of the announced text, so it covers `pending`, the bytes of the
+        committed ids that are not announced. The bytes of the candidates, joined, are exactly what
+        follows `pending` in the draft, up to where the tokenizer would write something else (an
+        unknown character, another case); so `end` grows strictly. Empty when the draft contradicts
+        `pending`, holds lone surrogates, or cannot be written. Never raises.
+
+        The last candidate may be cut short by the end of the draft (" wor" of " world").
+        """
+        try:
+            data = draft.encode()
+        except UnicodeEncodeError:
+            return []
+        if not data.startswith(pending) or len(data) == len(pending):
+            return []
+        text = data[len(pending) :]
+        ids = self._continuation.encode(committed_ids, text, unfinished=len(pending))
+        return self._matching(ids, data, len(pending))
+
+    def _matching(self, ids: Sequence[int], data: bytes, end: int) -> list[Candidate]:
+        unknown, limit = self._tokenizer.unknown_id, self._tokenizer.id_limit
+        candidates: list[Candidate] = []
+        for token_id in ids:
+            piece = self._tokenizer.token_bytes(token_id)
+            if token_id == unknown or token_id >= limit or not piece:
+                break
+            if not data.startswith(piece, end):
+                break
+            end += len(piece)
+            candidates.append(Candidate(token_id, end))
+        return candidates
+
+
+def contradicts(token_text: bytes, remaining: bytes) -> bool:
+    """Whether a token's text speaks against the rest of a draft: False when one is a prefix of the
+    other, so that a token which goes on beyond the draft's end still agrees with it."""
+    return not (token_text.startswith(remaining) or remaining.startswith(token_text))

@@ -1,0 +1,192 @@
+"""The engine against `transformers` generate, with drafts of every kind and sessions at once."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Sequence
+
+import pytest
+import torch
+from tests import models_zoo
+from transformers import PreTrainedModel
+
+from anydraft.errors import ResourceExhaustedError, UnavailableError
+from verify_node.cost import StepCost
+from verify_node.engine.proof import choose_runner
+from verify_node.sampling import SamplingSettings
+from verify_node.scheduler import Scheduler, SchedulerLimits
+from verify_node.target import Commit, Cut, DraftToken, TargetFacts, TargetRequest, TargetSession
+
+NEW_TOKENS = 40
+FLAT_COST = StepCost([(1, 1.0), (64, 1.0)])
+"""Checking is free: every draft token that is offered is checked."""
+
+
+def scheduler_of(model: PreTrainedModel, **limits: int) -> Scheduler:
+    facts = TargetFacts("test", 512, models_zoo.VOCABULARY)
+    values = {"kv_tokens": 4096, "max_sessions": 8, "max_step_tokens": 24, **limits}
+    return Scheduler(choose_runner(model), FLAT_COST, facts, SchedulerLimits(**values))
+
+
+class Reader:
+    """A listener that drafts along a text it knows, or makes up."""
+
+    def __init__(self, session: TargetSession, truth: Sequence[int], mode: str) -> None:
+        self.session, self.truth, self.mode = session, list(truth), mode
+        self.ids: list[int] = []
+        self.commits: list[Commit] = []
+        self.error: Exception | None = None
+        self.done = threading.Event()
+        self.random = random.Random(mode)
+
+    def cut(self, token_ids: Sequence[int]) -> Cut:
+        left = NEW_TOKENS - len(self.ids)
+        return Cut(left, "length") if len(token_ids) >= left else Cut(len(token_ids))
+
+    def committed(self, commit: Commit) -> None:
+        self.ids += commit.token_ids
+        self.commits.append(commit)
+        if commit.reason:
+            self.done.set()
+        else:
+            self.session.offer(len(self.ids), self._draft())
+
+    def failed(self, error: Exception) -> None:
+        self.error = error
+        self.done.set()
+
+    def _draft(self) -> list[DraftToken]:
+        right = self.truth[len(self.ids) :][: self.random.randint(1, 7)]
+        match self.mode:
+            case "none":
+                ids = []
+            case "right":
+                ids = right
+            case "random":
+                ids = [self.random.randrange(models_zoo.VOCABULARY) for _ in range(5)]
+            case "half":
+                ids = [*right[: len(right) // 2], 7, 8, 9]
+            case "huge":
+                ids = right + [5] * 200
+            case "foreign":
+                ids = [*right[:2], models_zoo.VOCABULARY + 10, -3]
+            case _:
+                raise ValueError(self.mode)
+        return [DraftToken(token_id, 0.9) for token_id in ids]
+
+
+def reference(model: PreTrainedModel, prompt: Sequence[int]) -> list[int]:
+    ids = torch.tensor([list(prompt)])
+    out = model.generate(
+        ids,
+        attention_mask=torch.ones_like(ids),
+        max_new_tokens=NEW_TOKENS,
+        do_sample=False,
+        eos_token_id=None,
+    )
+    return out[0, len(prompt) :].tolist()
+
+
+def start(target: Scheduler, prompt: Sequence[int], truth: Sequence[int], mode: str) -> Reader:
+    request = TargetRequest(
+        prompt_ids=tuple(prompt),
+        max_new_tokens=NEW_TOKENS,
+        sampling=SamplingSettings(),
+        eos_ids=(),
+        num_logprobs=None,
+        expects_drafts=mode != "none",
+    )
+    readers: list[Reader] = []
+
+    def listen(session: TargetSession) -> Reader:
+        readers.append(Reader(session, truth, mode))
+        return readers[0]
+
+    target.open(request, listen)
+    return readers[0]
+
+
+MODES = ("none", "right", "random", "half", "huge", "foreign")
+
+
+@pytest.mark.parametrize("name", [*models_zoo.EXACT_RAGGED, *models_zoo.EXACT_PER_SESSION])
+def test_ids_are_those_of_generate(name: str) -> None:
+    """Six sessions at once, each with another kind of drafter, prompts longer than a chunk."""
+    model = models_zoo.build(name)
+    rng = random.Random(name)
+    prompts = [
+        [rng.randrange(3, models_zoo.VOCABULARY) for _ in range(n)] for n in (1, 3, 17, 40, 9, 25)
+    ]
+    truths = [reference(model, prompt) for prompt in prompts]
+    target = scheduler_of(model)
+    try:
+        readers = [
+            start(target, prompt, truth, mode)
+            for prompt, truth, mode in zip(prompts, truths, MODES, strict=True)
+        ]
+        for reader, truth in zip(readers, truths, strict=True):
+            assert reader.done.wait(60)
+            assert reader.error is None
+            assert reader.ids == truth
+    finally:
+        target.close()
+    by_mode = dict(zip(MODES, readers, strict=True))
+    assert sum(c.num_accepted for c in by_mode["right"].commits) > NEW_TOKENS / 2
+    assert len(by_mode["none"].commits) == NEW_TOKENS
+    assert len({tuple(t) for t in truths}) > 1, "the targets answer every prompt alike"
+
+
+def test_a_full_node_says_so_and_recovers() -> None:
+    target = scheduler_of(models_zoo.build("llama"), kv_tokens=2 * (NEW_TOKENS + 4))
+    try:
+        first = start(target, [5, 6, 7, 8], [], "none")
+        second = start(target, [5, 6, 7, 9], [], "none")
+        with pytest.raises(ResourceExhaustedError) as full:
+            for _ in range(3):
+                start(target, [5, 6, 7, 10], [], "none")
+        assert full.value.reason == "NODE_FULL"
+        assert full.value.retry_after_s
+        assert first.done.wait(60)
+        assert second.done.wait(60)
+        assert start(target, [5, 6, 7, 10], [], "none").done.wait(60)
+        with pytest.raises(ResourceExhaustedError) as small:
+            start(target, [5] * 200, [], "none")
+        assert small.value.reason == "KV_TOO_SMALL"
+    finally:
+        target.close()
+
+
+def test_a_failing_session_leaves_the_others_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = models_zoo.build("llama")
+    prompts = [[5, 6, 7], [300, 6, 7], [9, 10, 11]]
+    truths = [reference(model, prompt) for prompt in prompts]
+    target = scheduler_of(model)
+    forward = target.runner.forward
+
+    def poisoned(rows):
+        if any(300 in row.token_ids and row.cache.length == 0 for row in rows):
+            raise RuntimeError("out of memory, say")
+        return forward(rows)
+
+    monkeypatch.setattr(target.runner, "forward", poisoned)
+    try:
+        readers = [start(target, p, t, "right") for p, t in zip(prompts, truths, strict=True)]
+        assert all(reader.done.wait(60) for reader in readers)
+        assert readers[0].ids == truths[0]
+        assert readers[2].ids == truths[2]
+        assert readers[1].error is not None
+        assert "RuntimeError" in str(readers[1].error)
+    finally:
+        target.close()
+
+
+def test_closing_ends_sessions_with_an_error() -> None:
+    target = scheduler_of(models_zoo.build("llama"))
+    reader = start(target, [5, 6, 7], [], "none")
+    target.close()
+    assert reader.done.wait(10)
+    if len(reader.ids) < NEW_TOKENS:
+        assert isinstance(reader.error, UnavailableError)
+    with pytest.raises(UnavailableError):
+        start(target, [5, 6, 7], [], "none")

@@ -1,0 +1,40 @@
+"""What a step costs: t_v(n), the time of one forward over n tokens, measured and kept up to date."""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Sequence
+
+_WEIGHT = 0.1
+"""Of a new measurement in the running scale."""
+
+
+class StepCost:
+    """Piecewise linear through calibration points, scaled by how steps have gone since."""
+
+    def __init__(self, points: Sequence[tuple[int, float]]) -> None:
+        """`points`: (tokens, milliseconds), by growing tokens, at least two."""
+        if len(points) < 2:
+            raise ValueError("a step cost needs two calibration points or more")
+        self._tokens = [tokens for tokens, _ in points]
+        # More tokens never cost less; what says otherwise is noise.
+        self._ms: list[float] = []
+        for _, ms in points:
+            self._ms.append(max(ms, self._ms[-1]) if self._ms else ms)
+        self._scale = 1.0
+
+    def ms(self, tokens: int) -> float:
+        """Expected duration of a step over `tokens` tokens."""
+        return self._scale * self._base_ms(tokens)
+
+    def observe(self, tokens: int, ms: float) -> None:
+        """A step over `tokens` tokens took `ms`."""
+        ratio = ms / max(self._base_ms(tokens), 1e-6)
+        self._scale += _WEIGHT * (min(max(ratio, 0.2), 5.0) - self._scale)
+
+    def _base_ms(self, tokens: int) -> float:
+        right = bisect.bisect_left(self._tokens, tokens)
+        right = min(max(right, 1), len(self._tokens) - 1)
+        x0, x1 = self._tokens[right - 1], self._tokens[right]
+        y0, y1 = self._ms[right - 1], self._ms[right]
+        return max(y0 + (y1 - y0) * (tokens - x0) / (x1 - x0), 1e-3)

@@ -1,0 +1,65 @@
+"""The slower way that is exact on more models: one transformers cache a session, one forward each.
+
+Used where the ragged runner's proof fails. The model builds its own masks, and the cache keeps
+every token of every layer, so cutting it never needs what a window has dropped.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from transformers import DynamicCache, PreTrainedModel
+
+from verify_node.engine.runner import Row
+
+
+class CroppedCache:
+    """A `SessionCache` around a DynamicCache without windows."""
+
+    def __init__(self) -> None:
+        self.inner = DynamicCache()
+
+    @property
+    def length(self) -> int:
+        return int(self.inner.get_seq_length())
+
+    def truncate(self, length: int) -> None:
+        surplus = self.length - length
+        if length < 0 or surplus < 0:
+            raise ValueError(f"cannot cut a cache of {self.length} tokens to {length}")
+        if surplus:
+            self.inner.crop(-surplus)
+
+
+class PerSessionRunner:
+    name = "per-session"
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        self._model = model
+        self._keeps_logits = "logits_to_keep" in inspect.signature(model.forward).parameters
+
+    def new_cache(self) -> CroppedCache:
+        return CroppedCache()
+
+    def forward(self, rows: Sequence[Row]) -> list[torch.Tensor]:
+        return [self._one(row) for row in rows]
+
+    @torch.inference_mode()
+    def _one(self, row: Row) -> torch.Tensor:
+        if not isinstance(row.cache, CroppedCache):
+            raise TypeError(f"the per-session runner cannot use a {type(row.cache).__name__}")
+        device = self._model.get_input_embeddings().weight.device
+        narrowed: dict[str, Any] = (
+            {"logits_to_keep": max(row.num_logits, 1)} if self._keeps_logits else {}
+        )
+        output = self._model(
+            input_ids=torch.tensor([list(row.token_ids)], device=device),
+            cache=row.cache.inner,
+            use_cache=True,
+            **narrowed,
+        )
+        logits: torch.Tensor = output.logits[0]
+        return logits[len(logits) - row.num_logits :].float()

@@ -1,0 +1,199 @@
+"""The proof, at load, that a runner gives the model's own logits.
+
+transformers has models whose attention a custom function cannot reach, or reaches only in part, and
+then the output is silently wrong. So no architecture is trusted by name: a few short random
+sessions run through the runner together, in chunks, with junk drafts rolled back in between, and
+every logit is compared with a plain pass of the model over each session alone. Windows are narrowed
+meanwhile, so that the texts are longer than all of them.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+
+import torch
+from transformers import PreTrainedModel
+
+from anydraft.errors import UnsupportedModelError
+from verify_node.engine.per_session import PerSessionRunner
+from verify_node.engine.ragged import RaggedRunner
+from verify_node.engine.runner import ModelRunner, Row
+from verify_node.engine.windows import has_windows, narrowed
+
+_log = logging.getLogger(__name__)
+
+_PROOF_WINDOW_TOKENS = 6
+_SCHEDULE = ((5, 1, 9), (4, 7, 1), (1, 3, 3), (1, 1, 1), (8, 2, 6))
+"""New tokens of three sessions, step by step: chunks, single steps, all mixed."""
+_JUNK_TOKENS = 3
+_NOISE_FACTOR = 8.0
+"""How far above the model's own rounding the mean error may lie. A wrong mask lies far beyond."""
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """Mean absolute error of a position's logits, as a share of the logits' standard deviation."""
+
+    error: float
+    tolerance: float
+
+    @property
+    def holds(self) -> bool:
+        return self.error <= self.tolerance  # NaN does not hold
+
+
+def choose_runner(model: PreTrainedModel) -> ModelRunner:
+    """The fastest runner that is exact on this model.
+
+    Raises UnsupportedModelError when there is none: an encoder-decoder, recurrent state, or a model
+    whose caches do not survive being cut.
+    """
+    _refuse_by_kind(model)
+    with narrowed(model, _PROOF_WINDOW_TOKENS):
+        texts = _texts(model)
+        plain = [_plain(model, text) for text in texts]
+        careful = PerSessionRunner(model)
+        rounding, precise = _rounding(model), _is_precise(model)
+        baseline = _attempt(careful, texts, plain, tolerance=rounding, precise=precise)
+        ragged = RaggedRunner(model)
+        tolerance = max(0.3 * rounding, min(_NOISE_FACTOR * baseline.error, rounding))
+        proof = _attempt(ragged, texts, plain, tolerance=tolerance, precise=precise)
+    if proof.holds and _windows_took_part(model, texts, plain):
+        _log.info("ragged engine proven: error %.1e of the logits' spread", proof.error)
+        return ragged
+    if baseline.holds:
+        _log.warning(
+            "the ragged engine is not exact on %s (error %.1e of the logits' spread): "
+            "running one cache a session, which is slower with several sessions",
+            type(model).__name__,
+            proof.error,
+        )
+        return careful
+    raise UnsupportedModelError(
+        f"{type(model).__name__} does not give its own logits back when its cache is continued and "
+        f"cut (error {baseline.error:.1e} of their spread), so drafts cannot be verified exactly. "
+        "Serve another target, or report the architecture.",
+        reason="MODEL_NOT_EXACT",
+    )
+
+
+def _refuse_by_kind(model: PreTrainedModel) -> None:
+    name = type(model).__name__
+    if model.config.is_encoder_decoder:
+        raise UnsupportedModelError(
+            f"{name} is an encoder-decoder; anydraft serves decoder-only targets. "
+            "Choose a causal language model.",
+            reason="MODEL_NOT_A_DECODER",
+        )
+    if model._is_stateful:
+        raise UnsupportedModelError(
+            f"{name} keeps recurrent state, which cannot be rolled back when a draft is rejected. "
+            "Choose a target whose layers are all attention.",
+            reason="MODEL_CANNOT_ROLL_BACK",
+        )
+
+
+def _is_precise(model: PreTrainedModel) -> bool:
+    return model.dtype in (torch.float32, torch.float64)
+
+
+def _rounding(model: PreTrainedModel) -> float:
+    """What chunking may change in this precision, as a share of the logits' spread."""
+    return 1e-4 if _is_precise(model) else 0.1
+
+
+def _texts(model: PreTrainedModel) -> list[list[int]]:
+    generator = torch.Generator().manual_seed(0)
+    vocabulary = model.get_input_embeddings().weight.shape[0]
+    lengths = [sum(step[session] for step in _SCHEDULE) for session in range(3)]
+    return [torch.randint(vocabulary, (n,), generator=generator).tolist() for n in lengths]
+
+
+@torch.inference_mode()
+def _plain(model: PreTrainedModel, text: Sequence[int]) -> torch.Tensor:
+    device = model.get_input_embeddings().weight.device
+    output = model(input_ids=torch.tensor([list(text)], device=device), use_cache=False)
+    logits: torch.Tensor = output.logits[0].float()
+    return logits
+
+
+def _attempt(
+    runner: ModelRunner,
+    texts: Sequence[Sequence[int]],
+    plain: Sequence[torch.Tensor],
+    *,
+    tolerance: float,
+    precise: bool,
+) -> Proof:
+    try:
+        logits = _replay(runner, texts)
+    except (NotImplementedError, RuntimeError, TypeError, ValueError, AttributeError) as error:
+        _log.info("%s runner: %s: %s", runner.name, type(error).__name__, error)
+        return Proof(float("inf"), tolerance)
+    spread = torch.cat(list(plain)).std().clamp_min(1e-9)
+    errors = torch.cat(
+        [
+            (got.to(want.device) - want).abs().mean(dim=-1) / spread
+            for got, want in zip(logits, plain, strict=True)
+        ]
+    )
+    # The worst position where rounding is small: a mask that is wrong past a window errs there only.
+    # In low precision a single position may differ honestly (an expert chosen by a near tie), so the
+    # median decides; windows are so narrow that most positions lie past them.
+    error = errors.max() if precise else errors.median()
+    return Proof(error.item(), tolerance)
+
+
+def _replay(runner: ModelRunner, texts: Sequence[Sequence[int]]) -> list[torch.Tensor]:
+    """The logits of every token of every text, [len(text), vocabulary] each."""
+    caches = [runner.new_cache() for _ in texts]
+    done = [0] * len(texts)
+    logits: list[list[torch.Tensor]] = [[] for _ in texts]
+    for step in _SCHEDULE:
+        junk = [
+            Row(cache, list(text[:_JUNK_TOKENS]), 1)
+            for cache, text in zip(caches, texts, strict=True)
+        ]
+        runner.forward(junk)
+        for cache, length in zip(caches, done, strict=True):
+            cache.truncate(length)
+        rows = [
+            Row(cache, list(text[start : start + n]), n)
+            for cache, text, start, n in zip(caches, texts, done, step, strict=True)
+        ]
+        for index, out in enumerate(runner.forward(rows)):
+            logits[index].append(out)
+            done[index] += step[index]
+    return [torch.cat(parts) for parts in logits]
+
+
+def _windows_took_part(
+    model: PreTrainedModel, texts: Sequence[Sequence[int]], narrow: Sequence[torch.Tensor]
+) -> bool:
+    """Whether narrowing changed the model's output, so that the proof did cross its windows."""
+    if not has_windows(model):
+        return True
+    with narrowed(model, 1 << 30) if _every_window_is_short(model) else nullcontext():
+        wide = _plain(model, texts[0])
+    changed = (wide - narrow[0]).abs().max().item() > 0
+    if not changed and _uses_windows(model):
+        _log.info("windows of %s cannot be narrowed, so the proof does not cover them", type(model))
+        return False
+    return True
+
+
+def _every_window_is_short(model: PreTrainedModel) -> bool:
+    config = model.config.get_text_config()
+    window = getattr(config, "sliding_window", None) or getattr(
+        config, "attention_chunk_size", None
+    )
+    return isinstance(window, int) and window <= sum(step[0] for step in _SCHEDULE)
+
+
+def _uses_windows(model: PreTrainedModel) -> bool:
+    config = model.config.get_text_config()
+    kinds = set(getattr(config, "layer_types", None) or ["unknown"])
+    return kinds != {"full_attention"}

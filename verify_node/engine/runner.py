@@ -1,0 +1,47 @@
+"""What the scheduler asks of a model: one forward over the new tokens of several sessions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+
+
+class SessionCache(Protocol):
+    """The keys and values of one session, for all layers."""
+
+    @property
+    def length(self) -> int:
+        """Tokens held."""
+
+    def truncate(self, length: int) -> None:
+        """Forget all but the first `length` tokens; `length` is at most the present one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """New tokens of one session: they follow what its cache holds."""
+
+    cache: SessionCache
+    token_ids: Sequence[int]
+    num_logits: int
+    """How many of the last tokens need logits; 0 for all but the last chunk of a prompt."""
+
+
+class ModelRunner(Protocol):
+    """One model, many caches. Not thread-safe: one thread runs all steps."""
+
+    @property
+    def name(self) -> str:
+        """How it runs the model, for people: "ragged" or "per-session"."""
+
+    def new_cache(self) -> SessionCache: ...
+
+    def forward(self, rows: Sequence[Row]) -> list[torch.Tensor]:
+        """Appends every row to its cache; returns its logits, [num_logits, vocabulary], float32.
+
+        No two rows may share a cache. When it raises, the caches of all rows may hold part of
+        their new tokens: truncate them before they are used again.
+        """

@@ -1,0 +1,111 @@
+"""From a model's name to a `ServedModel`: load, prove, pack, measure, start."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+
+import psutil
+import torch
+from transformers import PreTrainedModel
+
+from anydraft.errors import InvalidRequestError
+from anydraft.models import resolve_model
+from anydraft.models.loading import load_dense
+from anydraft.text.tokenizer import TextTokenizer
+from verify_node.engine.calibrate import calibrate
+from verify_node.engine.context import context_tokens
+from verify_node.engine.packing import pack_linears
+from verify_node.engine.proof import choose_runner
+from verify_node.engine.runner import ModelRunner, Row
+from verify_node.sampling import unsupported_defaults
+from verify_node.scheduler import Scheduler, SchedulerLimits
+from verify_node.served import ServedModel
+from verify_node.target import TargetFacts
+
+_log = logging.getLogger(__name__)
+
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+_KV_MEMORY_SHARE = 0.5
+"""Of the memory that is free once the model is loaded."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoadOptions:
+    model: str
+    name: str | None = None
+    """What clients ask for; the model's own name when None."""
+    dtype: str = "auto"
+    """A key of DTYPES, or "auto": fp32 on a CPU, what the checkpoint says on a GPU."""
+    device_map: str | None = None
+    """As in transformers: "cpu", "cuda:0", "auto" over several GPUs; None picks a GPU if any."""
+    max_context_tokens: int | None = None
+    kv_tokens: int | None = None
+    """None: as many as half of the free memory holds."""
+    max_sessions: int = 64
+    max_step_tokens: int = 512
+    threads: int | None = None
+
+
+def load(options: LoadOptions) -> ServedModel:
+    """Raises the errors of `anydraft.models`, and UnsupportedModelError."""
+    if options.threads is not None:
+        torch.set_num_threads(options.threads)
+    device_map = options.device_map or ("auto" if torch.cuda.is_available() else "cpu")
+    files = resolve_model(options.model)
+    model, transformers_tokenizer = load_dense(
+        files, dtype=_dtype(options.dtype, device_map), device_map=device_map
+    )
+    tokenizer = TextTokenizer.from_transformers(transformers_tokenizer)
+    vocabulary_size = model.get_input_embeddings().weight.shape[0]
+    tokenizer.check_vocabulary(vocabulary_size)
+    if ignored := unsupported_defaults(model.generation_config):
+        _log.warning("the model's generation_config asks for %s, which is ignored", ignored)
+    runner = choose_runner(model)
+    num_packed = pack_linears(model)
+    cost = calibrate(runner, vocabulary_size)
+    context = context_tokens(model, options.max_context_tokens)
+    facts = TargetFacts(
+        description=f"{runner.name} {str(model.dtype).removeprefix('torch.')} on {model.device}"
+        + (f", {num_packed} packed layers" if num_packed else ""),
+        context_tokens=context,
+        vocabulary_size=vocabulary_size,
+    )
+    limits = SchedulerLimits(
+        kv_tokens=options.kv_tokens or _kv_tokens(model, runner, context),
+        max_sessions=options.max_sessions,
+        max_step_tokens=options.max_step_tokens,
+    )
+    _log.info(
+        "target ready: %s, context %d, KV %d tokens", facts.description, context, limits.kv_tokens
+    )
+    target = Scheduler(runner, cost, facts, limits)
+    name = options.name or files.name
+    return ServedModel(name, target, tokenizer, model.generation_config, context)
+
+
+def _dtype(name: str, device_map: str) -> torch.dtype | str:
+    if name == "auto":
+        return torch.float32 if device_map == "cpu" else "auto"
+    if name not in DTYPES:
+        raise InvalidRequestError(
+            f"--dtype {name} is unknown. Choose auto, {', '.join(DTYPES)}.", reason="UNKNOWN_DTYPE"
+        )
+    return DTYPES[name]
+
+
+def _kv_tokens(model: PreTrainedModel, runner: ModelRunner, context: int) -> int:
+    """At least one full context, as far as the model's own limit goes."""
+    if model.device.type == "cuda":
+        free = sum(torch.cuda.mem_get_info(i)[0] for i in range(torch.cuda.device_count()))
+    else:
+        free = psutil.virtual_memory().available
+    return max(int(free * _KV_MEMORY_SHARE / _bytes_per_token(model)), context)
+
+
+def _bytes_per_token(model: PreTrainedModel) -> int:
+    """Keys and values of all layers, as the config describes them."""
+    config = model.config.get_text_config()
+    heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+    size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    return int(2 * config.num_hidden_layers * heads * size * model.dtype.itemsize)

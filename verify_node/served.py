@@ -1,0 +1,128 @@
+"""The model that a verify node serves: opens sessions for requests, text in, blocks out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from transformers import GenerationConfig
+
+from anydraft.errors import ContextFullError, FailedPreconditionError, InvalidRequestError
+from anydraft.rpc.validation import validate_spec
+from anydraft.text.alignment import DraftAligner
+from anydraft.text.tokenizer import TextTokenizer
+from anydraft.v1.prompt_pb2 import GenerationSpec
+from verify_node.sampling import SamplingSettings
+from verify_node.session import AnswerLimits, Block, SessionText
+from verify_node.target import Target, TargetRequest, TargetSession
+
+
+@dataclass(frozen=True, slots=True)
+class OpenSession:
+    text: SessionText
+    target: TargetSession
+    seed: int
+    prompt_tokens: int
+    max_new_tokens: int
+
+
+class ServedModel:
+    """Thread-safe. Knows nothing of gRPC beyond the request message."""
+
+    def __init__(
+        self,
+        name: str,
+        target: Target,
+        tokenizer: TextTokenizer,
+        defaults: GenerationConfig,
+        context_tokens: int,
+    ) -> None:
+        self.name = name
+        self.target = target
+        self.tokenizer = tokenizer
+        self.context_tokens = context_tokens
+        self._defaults = defaults
+        self._aligner = DraftAligner(tokenizer)
+        eos = defaults.eos_token_id
+        self._eos_ids = () if eos is None else tuple(eos if isinstance(eos, list) else [eos])
+
+    def open(
+        self,
+        spec: GenerationSpec,
+        on_event: Callable[[Block | Exception], None],
+        *,
+        expects_drafts: bool,
+    ) -> OpenSession:
+        """Starts an answer. `on_event` is called on the target's thread with each block, or with
+        the error that ended the session.
+
+        Raises InvalidRequestError, FailedPreconditionError (another model is asked for),
+        ContextFullError (the prompt does not fit), ResourceExhaustedError (no room).
+        """
+        validate_spec(spec)
+        self._check_model(spec.model)
+        prompt_ids = tuple(self.tokenizer.encode_prompt(spec.prompt))
+        max_new_tokens = self._max_new_tokens(spec, len(prompt_ids))
+        sampling = SamplingSettings.resolve(spec.sampling, self._defaults, len(prompt_ids))
+        self._check_bias(sampling)
+        eos_ids = () if spec.stop.ignore_eos else self._eos_ids
+        limits = AnswerLimits(
+            max_new_tokens=max_new_tokens,
+            eos_ids=frozenset(eos_ids),
+            end_id=eos_ids[0] if eos_ids else None,
+            stops=tuple(spec.stop.stop),
+        )
+        request = TargetRequest(
+            prompt_ids=prompt_ids,
+            max_new_tokens=max_new_tokens,
+            sampling=sampling,
+            eos_ids=self._eos_ids,
+            num_logprobs=spec.logprobs if spec.HasField("logprobs") else None,
+            expects_drafts=expects_drafts,
+        )
+        texts: list[SessionText] = []
+
+        def listen(session: TargetSession) -> SessionText:
+            texts.append(
+                SessionText(self.tokenizer, self._aligner, prompt_ids, limits, session, on_event)
+            )
+            return texts[0]
+
+        session = self.target.open(request, listen)
+        return OpenSession(texts[0], session, sampling.seed, len(prompt_ids), max_new_tokens)
+
+    def _check_model(self, asked: str) -> None:
+        if asked and asked != self.name:
+            raise FailedPreconditionError(
+                f"this node serves {self.name!r}, not {asked!r}. Ask for that model, leave the "
+                "model empty, or connect to another node.",
+                reason="MODEL_NOT_SERVED",
+            )
+
+    def _max_new_tokens(self, spec: GenerationSpec, prompt_tokens: int) -> int:
+        if not prompt_tokens:
+            raise InvalidRequestError(
+                "the prompt is empty for this model's tokenizer. Give it some text.",
+                reason="EMPTY_PROMPT",
+            )
+        left = self.context_tokens - prompt_tokens
+        if left < 1:
+            raise ContextFullError(
+                f"the prompt has {prompt_tokens} tokens, and this model's context holds "
+                f"{self.context_tokens} for prompt and answer together. Shorten the prompt.",
+                reason="PROMPT_TOO_LONG",
+            )
+        if spec.stop.HasField("max_new_tokens"):
+            return min(spec.stop.max_new_tokens, left)
+        default = self._defaults.max_new_tokens
+        return left if default is None else min(default, left)
+
+    def _check_bias(self, sampling: SamplingSettings) -> None:
+        size = self.target.facts.vocabulary_size
+        for token_id in sampling.logit_bias:
+            if not 0 <= token_id < size:
+                raise InvalidRequestError(
+                    f"sampling.logit_bias names id {token_id}, but this model's ids run from 0 to "
+                    f"{size - 1}. Use ids of the target's vocabulary.",
+                    reason="LOGIT_BIAS_OUT_OF_VOCABULARY",
+                )
