@@ -1,4 +1,4 @@
-"""What a step costs: t_v(n), the time of one forward over n tokens, measured and kept up to date."""
+"""What a step costs: t_v(n), the time of one forward over n tokens, kept up to date."""
 
 from __future__ import annotations
 

@@ -7,17 +7,17 @@ from dataclasses import dataclass
 
 import psutil
 import torch
+from anydraft.models.loading import load_dense
 from transformers import PreTrainedModel
 
 from anydraft.errors import InvalidRequestError
 from anydraft.models import resolve_model
-from anydraft.models.loading import load_dense
 from anydraft.text.tokenizer import TextTokenizer
 from verify_node.engine.calibrate import calibrate
 from verify_node.engine.context import context_tokens
+from verify_node.engine.model_facts import vocabulary_size
 from verify_node.engine.packing import pack_linears
 from verify_node.engine.proof import choose_runner
-from verify_node.engine.runner import ModelRunner, Row
 from verify_node.sampling import unsupported_defaults
 from verify_node.scheduler import Scheduler, SchedulerLimits
 from verify_node.served import ServedModel
@@ -57,22 +57,22 @@ def load(options: LoadOptions) -> ServedModel:
         files, dtype=_dtype(options.dtype, device_map), device_map=device_map
     )
     tokenizer = TextTokenizer.from_transformers(transformers_tokenizer)
-    vocabulary_size = model.get_input_embeddings().weight.shape[0]
-    tokenizer.check_vocabulary(vocabulary_size)
+    num_ids = vocabulary_size(model)
+    tokenizer.check_vocabulary(num_ids)
     if ignored := unsupported_defaults(model.generation_config):
         _log.warning("the model's generation_config asks for %s, which is ignored", ignored)
     runner = choose_runner(model)
     num_packed = pack_linears(model)
-    cost = calibrate(runner, vocabulary_size)
+    cost = calibrate(runner, num_ids)
     context = context_tokens(model, options.max_context_tokens)
     facts = TargetFacts(
         description=f"{runner.name} {str(model.dtype).removeprefix('torch.')} on {model.device}"
         + (f", {num_packed} packed layers" if num_packed else ""),
         context_tokens=context,
-        vocabulary_size=vocabulary_size,
+        vocabulary_size=num_ids,
     )
     limits = SchedulerLimits(
-        kv_tokens=options.kv_tokens or _kv_tokens(model, runner, context),
+        kv_tokens=options.kv_tokens or _kv_tokens(model, context),
         max_sessions=options.max_sessions,
         max_step_tokens=options.max_step_tokens,
     )
@@ -94,7 +94,7 @@ def _dtype(name: str, device_map: str) -> torch.dtype | str:
     return DTYPES[name]
 
 
-def _kv_tokens(model: PreTrainedModel, runner: ModelRunner, context: int) -> int:
+def _kv_tokens(model: PreTrainedModel, context: int) -> int:
     """At least one full context, as far as the model's own limit goes."""
     if model.device.type == "cuda":
         free = sum(torch.cuda.mem_get_info(i)[0] for i in range(torch.cuda.device_count()))

@@ -29,7 +29,7 @@ class Pacing:
         self._arrival_ms: float | None = None
 
     def num_to_check(self, probabilities: Sequence[float], other_tokens: int) -> int:
-        """How many of the draft tokens to check beside `other_tokens` of other sessions in the step.
+        """How many of the draft tokens to check in a step with `other_tokens` of other sessions.
 
         Maximises (expected tokens of this session and the others) / (time of the step).
         """

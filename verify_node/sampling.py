@@ -52,16 +52,16 @@ class SamplingSettings:
         that is silent too, what leaves the distribution alone.
         """
 
+        said = {descriptor.name: value for descriptor, value in asked.ListFields()}
+
         def choose(name: str, neutral: Any) -> Any:
-            if asked.HasField(name):
-                return getattr(asked, name)
-            value = getattr(defaults, name, None)
+            value = said.get(name, getattr(defaults, name, None))
             return neutral if value is None else value
 
         default_temperature = (defaults.temperature or 1.0) if defaults.do_sample else 0.0
         min_length = (defaults.min_length or 0) - prompt_tokens
         return cls(
-            temperature=asked.temperature if asked.HasField("temperature") else default_temperature,
+            temperature=said.get("temperature", default_temperature),
             top_k=choose("top_k", 0),
             top_p=choose("top_p", 1.0),
             min_p=choose("min_p", 0.0),
@@ -72,13 +72,13 @@ class SamplingSettings:
             min_new_tokens=max(defaults.min_new_tokens or 0, min_length, 0),
             suppressed_ids=tuple(defaults.suppress_tokens or ()),
             logit_bias=dict(asked.logit_bias),
-            seed=asked.seed if asked.HasField("seed") else secrets.randbits(63),
+            seed=said.get("seed", secrets.randbits(63)),
         )
 
 
 def unsupported_defaults(config: GenerationConfig) -> list[str]:
     """Settings of a generation_config that `generate` obeys and this node does not."""
-    neutral = {
+    neutral: dict[str, tuple[object, ...]] = {
         "num_beams": (None, 1),
         "guidance_scale": (None, 1, 1.0),
         "typical_p": (None, 1.0),
@@ -148,7 +148,7 @@ class TokenChooser:
         return batch[0]
 
     def _draw(self, scores: torch.Tensor, index: int) -> int:
-        """Inverse transform sampling: the first id at which the cumulative probability exceeds u."""
+        """Inverse transform sampling: the first id whose cumulative probability exceeds u."""
         cumulative = torch.softmax(scores.double(), dim=-1).cumsum(dim=-1)
         u = keyed_uniform(self._settings.seed, index) * cumulative[-1]
         drawn = torch.searchsorted(cumulative, u.reshape(1), right=True)

@@ -211,7 +211,7 @@ class Scheduler:
         return None
 
     def _runnable(self, now: float) -> tuple[list[_Session], float | None]:
-        """Sessions to run now, and when the first of the others wants to stop waiting for a draft."""
+        """Sessions to run now, and when the first of the others will wait no longer."""
         runnable: list[_Session] = []
         wake_at: float | None = None
         for session in self._sessions:
@@ -264,7 +264,7 @@ class Scheduler:
             self._settle(planned, rows, step_ms)
 
     def _recover(self, plan: Sequence[_Planned], lengths: Sequence[int], error: Exception) -> None:
-        """One session's fault must not end the others: run them one by one, end the one at fault."""
+        """One session's fault must not end the others: run each alone, end the one at fault."""
         for planned, length in zip(plan, lengths, strict=True):
             planned.row.cache.truncate(min(length, planned.row.cache.length))
         if len(plan) > 1:

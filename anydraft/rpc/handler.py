@@ -7,6 +7,7 @@ log gets the traceback. asyncio.CancelledError, which says that the caller left,
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -27,8 +28,8 @@ _Method = TypeVar("_Method", bound=Callable[..., Any])
 def stream_handler(method: _Method) -> _Method:
     """For async generator methods `(self, request or requests, context)` of a servicer.
 
-    The generator is closed in the task of the call as soon as the call ends, so its `finally`
-    blocks may await. (gRPC leaves an unfinished generator to the garbage collector.)
+    The generator is closed in the task of the call as soon as the call ends: CancelledError where
+    it awaits, GeneratorExit where it yields. (gRPC leaves that to the garbage collector.)
     """
 
     @functools.wraps(method)
@@ -37,7 +38,7 @@ def stream_handler(method: _Method) -> _Method:
             generator: AsyncIterator[Any] = method(self, request, context)
             async with aclosing(cast(Any, generator)) as responses:
                 async for response in responses:
-                    await context.write(response)
+                    await _write(context, response)
         except Exception as exc:
             await _fail(context, exc, method.__qualname__)
 
@@ -55,6 +56,14 @@ def unary_handler(method: _Method) -> _Method:
             await _fail(context, exc, method.__qualname__)
 
     return cast(_Method, handle)
+
+
+async def _write(context: grpc.aio.ServicerContext[Any, Any], response: Any) -> None:
+    try:
+        await context.write(response)
+    except grpc.aio.InternalError as exc:
+        # The caller left, and gRPC noticed here before it came round to cancelling this task.
+        raise asyncio.CancelledError from exc
 
 
 async def _fail(

@@ -50,8 +50,9 @@ SNIPPETS = [
 ]
 
 characters = st.characters(codec="utf-8")
-repeats = st.builds(str.__mul__, st.sampled_from(["a", " ", "ab", "\n", "é", "🙂", "1"]),
-                    st.integers(1, 60))
+repeats = st.builds(
+    str.__mul__, st.sampled_from(["a", " ", "ab", "\n", "é", "🙂", "1"]), st.integers(1, 60)
+)
 texts = st.lists(
     st.one_of(st.sampled_from(SNIPPETS), st.text(characters, max_size=8), repeats), max_size=8
 ).map("".join)

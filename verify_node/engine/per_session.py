@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from transformers import DynamicCache, PreTrainedModel
 
+from verify_node.engine.model_facts import input_device
 from verify_node.engine.runner import Row
 
 
@@ -51,7 +52,7 @@ class PerSessionRunner:
     def _one(self, row: Row) -> torch.Tensor:
         if not isinstance(row.cache, CroppedCache):
             raise TypeError(f"the per-session runner cannot use a {type(row.cache).__name__}")
-        device = self._model.get_input_embeddings().weight.device
+        device = input_device(self._model)
         narrowed: dict[str, Any] = (
             {"logits_to_keep": max(row.num_logits, 1)} if self._keeps_logits else {}
         )

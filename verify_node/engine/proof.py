@@ -10,14 +10,14 @@ meanwhile, so that the texts are longer than all of them.
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Sequence
-from contextlib import nullcontext
-from dataclasses import dataclass
 
 import torch
 from transformers import PreTrainedModel
 
 from anydraft.errors import UnsupportedModelError
+from verify_node.engine.model_facts import input_device, vocabulary_size
 from verify_node.engine.per_session import PerSessionRunner
 from verify_node.engine.ragged import RaggedRunner
 from verify_node.engine.runner import ModelRunner, Row
@@ -33,18 +33,6 @@ _NOISE_FACTOR = 8.0
 """How far above the model's own rounding the mean error may lie. A wrong mask lies far beyond."""
 
 
-@dataclass(frozen=True, slots=True)
-class Proof:
-    """Mean absolute error of a position's logits, as a share of the logits' standard deviation."""
-
-    error: float
-    tolerance: float
-
-    @property
-    def holds(self) -> bool:
-        return self.error <= self.tolerance  # NaN does not hold
-
-
 def choose_runner(model: PreTrainedModel) -> ModelRunner:
     """The fastest runner that is exact on this model.
 
@@ -55,26 +43,27 @@ def choose_runner(model: PreTrainedModel) -> ModelRunner:
     with narrowed(model, _PROOF_WINDOW_TOKENS):
         texts = _texts(model)
         plain = [_plain(model, text) for text in texts]
-        careful = PerSessionRunner(model)
-        rounding, precise = _rounding(model), _is_precise(model)
-        baseline = _attempt(careful, texts, plain, tolerance=rounding, precise=precise)
-        ragged = RaggedRunner(model)
-        tolerance = max(0.3 * rounding, min(_NOISE_FACTOR * baseline.error, rounding))
-        proof = _attempt(ragged, texts, plain, tolerance=tolerance, precise=precise)
-    if proof.holds and _windows_took_part(model, texts, plain):
-        _log.info("ragged engine proven: error %.1e of the logits' spread", proof.error)
+        ragged, careful = RaggedRunner(model), PerSessionRunner(model)
+        error = _attempt(ragged, texts, plain, _is_precise(model))
+        windows = _windows_took_part(model, texts[0], plain[0])
+        if error <= 0.3 * _rounding(model) and windows:
+            _log.info("ragged engine proven: error %.1e of the logits' spread", error)
+            return ragged
+        baseline = _attempt(careful, texts, plain, _is_precise(model))
+    if error <= min(_NOISE_FACTOR * baseline, _rounding(model)) and windows:
+        _log.info("ragged engine proven: rounds like the model itself, %.1e", error)
         return ragged
-    if baseline.holds:
+    if baseline <= _rounding(model):
         _log.warning(
             "the ragged engine is not exact on %s (error %.1e of the logits' spread): "
             "running one cache a session, which is slower with several sessions",
             type(model).__name__,
-            proof.error,
+            error,
         )
         return careful
     raise UnsupportedModelError(
         f"{type(model).__name__} does not give its own logits back when its cache is continued and "
-        f"cut (error {baseline.error:.1e} of their spread), so drafts cannot be verified exactly. "
+        f"cut (error {baseline:.1e} of their spread), so drafts cannot be verified exactly. "
         "Serve another target, or report the architecture.",
         reason="MODEL_NOT_EXACT",
     )
@@ -107,14 +96,14 @@ def _rounding(model: PreTrainedModel) -> float:
 
 def _texts(model: PreTrainedModel) -> list[list[int]]:
     generator = torch.Generator().manual_seed(0)
-    vocabulary = model.get_input_embeddings().weight.shape[0]
+    size = vocabulary_size(model)
     lengths = [sum(step[session] for step in _SCHEDULE) for session in range(3)]
-    return [torch.randint(vocabulary, (n,), generator=generator).tolist() for n in lengths]
+    return [torch.randint(size, (n,), generator=generator).tolist() for n in lengths]
 
 
 @torch.inference_mode()
 def _plain(model: PreTrainedModel, text: Sequence[int]) -> torch.Tensor:
-    device = model.get_input_embeddings().weight.device
+    device = input_device(model)
     output = model(input_ids=torch.tensor([list(text)], device=device), use_cache=False)
     logits: torch.Tensor = output.logits[0].float()
     return logits
@@ -124,15 +113,16 @@ def _attempt(
     runner: ModelRunner,
     texts: Sequence[Sequence[int]],
     plain: Sequence[torch.Tensor],
-    *,
-    tolerance: float,
     precise: bool,
-) -> Proof:
+) -> float:
+    """Mean absolute error of a position's logits, as a share of the logits' standard deviation;
+    infinite when the runner fails.
+    """
     try:
         logits = _replay(runner, texts)
     except (NotImplementedError, RuntimeError, TypeError, ValueError, AttributeError) as error:
         _log.info("%s runner: %s: %s", runner.name, type(error).__name__, error)
-        return Proof(float("inf"), tolerance)
+        return math.inf
     spread = torch.cat(list(plain)).std().clamp_min(1e-9)
     errors = torch.cat(
         [
@@ -140,11 +130,11 @@ def _attempt(
             for got, want in zip(logits, plain, strict=True)
         ]
     )
-    # The worst position where rounding is small: a mask that is wrong past a window errs there only.
-    # In low precision a single position may differ honestly (an expert chosen by a near tie), so the
-    # median decides; windows are so narrow that most positions lie past them.
-    error = errors.max() if precise else errors.median()
-    return Proof(error.item(), tolerance)
+    # The worst position where rounding is small: a mask wrong past a window errs there only.
+    # In low precision one position may differ honestly (an expert chosen by a near tie), so there
+    # the median decides; windows are so narrow that most positions lie past them.
+    worst = errors.max() if precise else errors.median()
+    return math.inf if worst.isnan() else worst.item()
 
 
 def _replay(runner: ModelRunner, texts: Sequence[Sequence[int]]) -> list[torch.Tensor]:
@@ -170,30 +160,18 @@ def _replay(runner: ModelRunner, texts: Sequence[Sequence[int]]) -> list[torch.T
     return [torch.cat(parts) for parts in logits]
 
 
-def _windows_took_part(
-    model: PreTrainedModel, texts: Sequence[Sequence[int]], narrow: Sequence[torch.Tensor]
-) -> bool:
-    """Whether narrowing changed the model's output, so that the proof did cross its windows."""
-    if not has_windows(model):
+def _windows_took_part(model: PreTrainedModel, text: Sequence[int], narrow: torch.Tensor) -> bool:
+    """Whether the windows can be set, so that the proof did cross them. True without windows."""
+    if not has_windows(model) or not _uses_windows(model):
         return True
-    with narrowed(model, 1 << 30) if _every_window_is_short(model) else nullcontext():
-        wide = _plain(model, texts[0])
-    changed = (wide - narrow[0]).abs().max().item() > 0
-    if not changed and _uses_windows(model):
-        _log.info("windows of %s cannot be narrowed, so the proof does not cover them", type(model))
-        return False
-    return True
-
-
-def _every_window_is_short(model: PreTrainedModel) -> bool:
-    config = model.config.get_text_config()
-    window = getattr(config, "sliding_window", None) or getattr(
-        config, "attention_chunk_size", None
-    )
-    return isinstance(window, int) and window <= sum(step[0] for step in _SCHEDULE)
+    with narrowed(model, len(text) + 1):
+        wide = _plain(model, text)
+    changed = bool((wide - narrow).abs().max() > 0)
+    if not changed:
+        _log.info("the windows of %s cannot be narrowed for the proof", type(model).__name__)
+    return changed
 
 
 def _uses_windows(model: PreTrainedModel) -> bool:
-    config = model.config.get_text_config()
-    kinds = set(getattr(config, "layer_types", None) or ["unknown"])
-    return kinds != {"full_attention"}
+    kinds = getattr(model.config.get_text_config(), "layer_types", None)
+    return set(kinds or ["unknown"]) != {"full_attention"}

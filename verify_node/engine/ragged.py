@@ -20,9 +20,13 @@ from transformers.cache_utils import Cache, DynamicLayer
 
 from verify_node.engine.attention import RowSpan, attend, unknown_tensors
 from verify_node.engine.cache import RaggedCache
+from verify_node.engine.model_facts import configs_of, input_device
 from verify_node.engine.runner import Row
 
 ATTENTION_NAME = "anydraft_ragged"
+
+
+_new_layer: Any = DynamicLayer
 
 
 class _Batch(Cache):
@@ -32,7 +36,7 @@ class _Batch(Cache):
         self, caches: Sequence[RaggedCache], spans: Sequence[RowSpan], layers: int
     ) -> None:
         # Models only ask the layers for lengths and kinds, to build masks that we do not use.
-        super().__init__(layers=[DynamicLayer() for _ in range(layers)])
+        super().__init__(layers=[_new_layer() for _ in range(layers)])
         self.spans = spans
         self._caches = caches
         self.views: list[tuple[torch.Tensor, torch.Tensor]] = []
@@ -87,7 +91,7 @@ def _ragged_attention(
     s_aux: torch.Tensor | None = None,
     **kwargs: Any,
 ) -> tuple[torch.Tensor, None]:
-    """transformers' attention contract: query [1, heads, total, size] -> [1, total, heads, size]."""
+    """transformers' contract: query [1, heads, total, size] -> [1, total, heads, size]."""
     batch = _batch.get()
     if batch is None:
         raise RuntimeError("ragged attention outside of a ragged forward")
@@ -123,6 +127,7 @@ class RaggedRunner:
     def __init__(self, model: PreTrainedModel) -> None:
         self._model = model
         self._keeps_logits = "logits_to_keep" in inspect.signature(model.forward).parameters
+        self._configs = configs_of(model)
         self._num_layers = int(model.config.get_text_config().num_hidden_layers)
 
     def new_cache(self) -> RaggedCache:
@@ -132,7 +137,7 @@ class RaggedRunner:
     def forward(self, rows: Sequence[Row]) -> list[torch.Tensor]:
         caches = [_ragged(row) for row in rows]
         spans = _spans(rows)
-        device = self._model.get_input_embeddings().weight.device
+        device = input_device(self._model)
         token_ids = torch.tensor(
             [list(itertools.chain.from_iterable(row.token_ids for row in rows))], device=device
         )
@@ -144,13 +149,13 @@ class RaggedRunner:
             list(itertools.chain.from_iterable(wanted)), dtype=torch.long, device=device
         )
         batch = _Batch(caches, spans, self._num_layers)
-        with _entered(batch), attention(self._model, ATTENTION_NAME):
+        with _entered(batch), _attention(self._configs):
             logits = self._logits(token_ids, positions.unsqueeze(0), batch, keep)
         if batch.views:
             raise NotImplementedError("the model does not use transformers' attention interface")
         for cache, span in zip(caches, spans, strict=True):
             cache.advance(span.num_new)
-        return list(logits.float().split([row.num_logits for row in rows]))
+        return list(torch.split(logits.float(), [row.num_logits for row in rows]))
 
     def _logits(
         self, token_ids: torch.Tensor, positions: torch.Tensor, batch: _Batch, keep: torch.Tensor
@@ -190,14 +195,13 @@ def _entered(batch: _Batch) -> Iterator[None]:
 
 
 @contextmanager
-def attention(model: PreTrainedModel, name: str) -> Iterator[None]:
-    """Runs `model` with another attention function, and puts the old one back."""
-    configs = {id(m.config): m.config for m in model.modules() if hasattr(m, "config")}
-    before = {key: config._attn_implementation for key, config in configs.items()}
-    for config in configs.values():
-        config._attn_implementation = name
+def _attention(configs: Sequence[Any]) -> Iterator[None]:
+    """The model calls our attention function meanwhile; a plain pass finds its own again."""
+    before = [config._attn_implementation for config in configs]
+    for config in configs:
+        config._attn_implementation = ATTENTION_NAME
     try:
         yield
     finally:
-        for key, config in configs.items():
-            config._attn_implementation = before[key]
+        for config, name in zip(configs, before, strict=True):
+            config._attn_implementation = name

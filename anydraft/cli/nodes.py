@@ -1,0 +1,80 @@
+"""Starting nodes as processes, for the demo and benchmarks: address from the log, ended for sure."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import threading
+from collections import deque
+from collections.abc import Sequence
+from types import TracebackType
+
+from anydraft.errors import UnavailableError
+
+_READY = re.compile(r"ready on (\S+)")
+_TAIL_LINES = 30
+_STOP_S = 15.0
+
+
+class NodeProcess:
+    """`python -m MODULE ARGS`, with its log read in the background. A context manager."""
+
+    def __init__(self, module: str, args: Sequence[str]) -> None:
+        self.module = module
+        self._log: deque[str] = deque(maxlen=_TAIL_LINES)
+        self._ready = threading.Event()
+        self._address = ""
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", module, *args],
+            stdin=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="replace",
+        )
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        stream = self._process.stderr
+        if stream is None:
+            return
+        for line in stream:
+            self._log.append(line.rstrip())
+            if not self._address and (found := _READY.search(line)):
+                self._address = found.group(1)
+                self._ready.set()
+        self._ready.set()
+
+    @property
+    def log(self) -> str:
+        """The last lines that the node logged."""
+        return "\n".join(self._log)
+
+    def wait_ready(self, timeout_s: float) -> str:
+        """The "host:port" it listens on. UnavailableError with its log when it does not come up."""
+        in_time = self._ready.wait(timeout_s)
+        if self._address:
+            return self._address
+        what = "ended before it was ready" if in_time else f"was not ready after {timeout_s:.0f} s"
+        raise UnavailableError(f"{self.module} {what}. Its log:\n{self.log}", reason="NODE_NOT_UP")
+
+    def __enter__(self) -> NodeProcess:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._process.poll() is None:
+            self._process.terminate()
+            try:
+                self._process.wait(_STOP_S)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+        self._process.wait()
+        self._reader.join(_STOP_S)
+        if self._process.stderr is not None:
+            self._process.stderr.close()

@@ -1,0 +1,178 @@
+"""One answer, from the Verify stream that makes it: drafts up, verdicts down, text to the user."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, cast
+
+import grpc
+import grpc.aio
+
+from anydraft.errors import AnydraftError, UnavailableError
+from anydraft.rpc.status import from_rpc_error
+from anydraft.v1.generation_pb2 import GenerateResponse, TextDelta
+from anydraft.v1.prompt_pb2 import GenerationSpec
+from anydraft.v1.result_pb2 import Finished
+from anydraft.v1.verification_pb2 import Close, Draft, Open, Verdict, VerifyRequest, VerifyResponse
+from anydraft.v1.verification_pb2_grpc import VerificationServiceStub
+from anydraft.version import PROTOCOL_REVISION
+from draft_node.drafters.base import Drafter
+from draft_node.loop import DEFAULT_MAX_DRAFT, DraftingLoop
+from draft_node.worker import DraftWorker
+
+if TYPE_CHECKING:
+    from anydraft.v1.verification_pb2_grpc import VerificationServiceAsyncStub
+
+_log = logging.getLogger(__name__)
+
+_CLOSE_TIMEOUT_S = 1.0
+
+
+@dataclass(frozen=True)
+class Drafting:
+    """What all sessions of a node share."""
+
+    drafter: Drafter
+    worker: DraftWorker
+    max_draft: int = DEFAULT_MAX_DRAFT
+
+
+class AssistedAnswer:
+    """One session. `responses` once, then `close`, whatever happened."""
+
+    def __init__(
+        self,
+        channel: grpc.aio.Channel,
+        address: str,
+        drafting: Drafting,
+        *,
+        timeout_s: float | None,
+    ) -> None:
+        self._address = address
+        self._drafting = drafting
+        stub = cast("VerificationServiceAsyncStub", VerificationServiceStub(channel))
+        self._call = stub.Verify(timeout=timeout_s)
+        self._loop: DraftingLoop | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._half_closed = False
+        self._sent_bytes = 0
+        self._received_bytes = 0
+
+    async def responses(self, spec: GenerationSpec) -> AsyncIterator[GenerateResponse]:
+        """Up to `finished`. Raises what the verify node raised, and UnavailableError when it is not
+        there or goes away."""
+        try:
+            self._start_drafting(spec)
+            async for response in self._call:
+                self._received_bytes += response.ByteSize()
+                if (mine := self._translate(response)) is not None:
+                    yield mine
+                if response.HasField("finished"):
+                    return
+        except grpc.RpcError as error:
+            raise self._explain(error) from error
+        raise UnavailableError(
+            f"The verify node {self._address} ended the answer before it was finished. Ask again.",
+            reason="ANSWER_CUT_SHORT",
+        )
+
+    async def close(self) -> None:
+        """Ends the session on the verify node as well. Idempotent."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        if not self._call.done() and not self._half_closed:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_CLOSE_TIMEOUT_S):
+                    if await self._write(VerifyRequest(close=Close())):
+                        await self._call.code()
+        self._call.cancel()
+
+    def _start_drafting(self, spec: GenerationSpec) -> None:
+        try:
+            self._loop = DraftingLoop(
+                self._drafting.drafter.open(spec.prompt),
+                self._drafting.worker,
+                self._send,
+                max_draft=self._drafting.max_draft,
+            )
+        except Exception:  # whatever a drafter dies of, the answer does not need it
+            _log.warning("no drafts for this answer: the drafter failed", exc_info=True)
+        self._task = asyncio.create_task(self._draft(spec))
+
+    async def _draft(self, spec: GenerationSpec) -> None:
+        opening = Open(protocol_revision=PROTOCOL_REVISION, spec=spec)
+        alive = await self._write(VerifyRequest(open=opening))
+        if alive and self._loop is not None:
+            await self._loop.run()
+        if not self._call.done():
+            # No drafts will come any more: the verifier must not wait for them.
+            self._half_closed = True
+            await self._call.done_writing()
+
+    async def _send(self, draft: Draft) -> bool:
+        return await self._write(VerifyRequest(draft=draft))
+
+    async def _write(self, request: VerifyRequest) -> bool:
+        """False when the call is over; its status reaches `responses`."""
+        try:
+            await self._call.write(request)
+        except (grpc.RpcError, asyncio.InvalidStateError):
+            return False
+        self._sent_bytes += request.ByteSize()
+        return True
+
+    def _translate(self, response: VerifyResponse) -> GenerateResponse | None:
+        match response.WhichOneof("message"):
+            case "opened":
+                if self._loop is not None:
+                    self._loop.opened(response.opened.credit_pieces)
+                return GenerateResponse(opened=response.opened)
+            case "verdict":
+                if self._loop is not None:
+                    self._loop.verdict(response.verdict)
+                return _delta(response.verdict)
+            case "finished":
+                return GenerateResponse(finished=self._with_own_stats(response.finished))
+            case "draining":
+                _log.info("the verify node %s is going away; this answer goes on", self._address)
+        return None
+
+    def _with_own_stats(self, finished: Finished) -> Finished:
+        stats = finished.stats
+        if self._loop is not None:
+            stats.sent_pieces = self._loop.sent_pieces
+            stats.draft_ms = self._loop.draft_ms
+        stats.sent_bytes = self._sent_bytes
+        stats.received_bytes = self._received_bytes
+        return finished
+
+    def _explain(self, error: grpc.RpcError) -> AnydraftError:
+        mine = from_rpc_error(error, address=f"the verify node {self._address}")
+        if isinstance(mine, UnavailableError) and mine.reason == "UNREACHABLE":
+            return UnavailableError(
+                f"This draft node cannot reach the verify node {self._address}. Start one there, "
+                "or restart the draft node with another --verify.",
+                reason="VERIFY_NODE_UNREACHABLE",
+            )
+        return mine
+
+
+def _delta(verdict: Verdict) -> GenerateResponse | None:
+    """What a user gets of a verdict; None when that is nothing."""
+    text = verdict.user_text if verdict.HasField("user_text") else verdict.text
+    if not text and not verdict.token_ids:
+        return None
+    return GenerateResponse(
+        delta=TextDelta(
+            text=text,
+            token_ids=verdict.token_ids,
+            # Where the user's text differs, it is by a few bytes at its end.
+            drafted_bytes=min(verdict.drafted_bytes, len(text.encode())),
+            logprobs=verdict.logprobs,
+        )
+    )

@@ -1,0 +1,133 @@
+"""What a draft node is asked to be, and the drafter that follows from it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from anydraft.errors import FailedPreconditionError, InvalidRequestError
+from draft_node.drafters.assistant import DEFAULT_MIN_CONFIDENCE, AssistantDrafter
+from draft_node.drafters.base import Drafter
+from draft_node.drafters.combined import CombinedDrafter
+from draft_node.drafters.lookup import LookupDrafter
+from draft_node.loop import DEFAULT_MAX_DRAFT
+
+if TYPE_CHECKING:
+    from anydraft.text.tokenizer import TextTokenizer
+    from draft_node.engines.base import AssistantEngine
+
+ENGINES = ("onnx", "torch", "lookup")
+
+
+@dataclass(frozen=True, slots=True)
+class DraftSettings:
+    model: str | None = None
+    """A name or folder, as `anydraft.models` understands it; None for the lookup engine."""
+    engine: str = "onnx"
+    """"onnx", "torch", or "lookup" for prompt lookup alone."""
+    precision: str = "int4"
+    """Of the ONNX file, where there are several or it is exported."""
+    threads: int | None = None
+    """Cores that drafting may use; None for all that the process may."""
+    device_map: str | None = None
+    """Of the torch engine, as in transformers; None for a GPU if there is one."""
+    lookup: bool = True
+    """Whether prompt lookup drafts where the text repeats itself."""
+    max_draft: int = DEFAULT_MAX_DRAFT
+    """Pieces drafted beyond the committed text, at most."""
+    min_confidence: float = DEFAULT_MIN_CONFIDENCE
+    """A piece less likely than this is the last of its draft."""
+
+    def __post_init__(self) -> None:
+        """Raises InvalidRequestError naming the flag that is wrong."""
+        if self.engine not in ENGINES:
+            raise _invalid(f"--engine {self.engine} is none of {', '.join(ENGINES)}")
+        if self.engine != "lookup" and not self.model:
+            raise _invalid(f"--engine {self.engine} needs an assistant: give one with --model")
+        if self.engine == "lookup" and not self.lookup:
+            raise _invalid("--engine lookup and --no-lookup leave no drafter: drop one of them")
+        if self.max_draft < 1:
+            raise _invalid(f"--max-draft is {self.max_draft}: give at least 1")
+        if self.threads is not None and self.threads < 1:
+            raise _invalid(f"--threads is {self.threads}: give at least 1")
+        if not 0 <= self.min_confidence <= 1:
+            raise _invalid(f"--min-confidence is {self.min_confidence}: give 0 to 1")
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedDrafter:
+    """A drafter and what others may know about it."""
+
+    drafter: Drafter
+    model: str
+    """The assistant's name, or "prompt lookup"."""
+    engine: str
+    context_tokens: int | None
+    has_chat_template: bool | None
+
+
+def load_drafter(settings: DraftSettings) -> LoadedDrafter:
+    """Finds or fetches the assistant and loads it; may take minutes.
+
+    Raises what `anydraft.models`, the engine and the tokenizer raise.
+    """
+    lookup = LookupDrafter()
+    if settings.engine == "lookup":
+        return LoadedDrafter(lookup, "prompt lookup", lookup.description, None, None)
+    if settings.model is None:
+        raise _invalid("an assistant is needed: give one with --model")
+    load = _load_torch if settings.engine == "torch" else _load_onnx
+    engine, tokenizer = load(settings.model, settings)
+    assistant = AssistantDrafter(engine, tokenizer, settings.min_confidence)
+    drafter = CombinedDrafter(lookup, assistant) if settings.lookup else assistant
+    return LoadedDrafter(
+        drafter,
+        settings.model,
+        drafter.description,
+        engine.context_tokens,
+        tokenizer.chat_template is not None,
+    )
+
+
+def _load_onnx(model: str, settings: DraftSettings) -> tuple[AssistantEngine, TextTokenizer]:
+    try:
+        import onnxruntime  # noqa: F401
+    except ImportError as error:
+        raise _missing_package("onnxruntime", "draft") from error
+    from anydraft.models import resolve_assistant
+    from anydraft.text.tokenizer import TextTokenizer
+    from draft_node.engines.onnx import OnnxEngine
+
+    folder = resolve_assistant(model, precision=settings.precision)
+    engine = OnnxEngine(folder, precision=settings.precision, threads=settings.threads)
+    return engine, TextTokenizer.from_folder(folder)
+
+
+def _load_torch(model: str, settings: DraftSettings) -> tuple[AssistantEngine, TextTokenizer]:
+    try:
+        import torch
+    except ImportError as error:
+        raise _missing_package("torch", "verify") from error
+    from anydraft.models import load_dense, resolve_model
+    from anydraft.text.tokenizer import TextTokenizer
+    from draft_node.engines.torch import TorchEngine
+
+    if settings.threads is not None:
+        torch.set_num_threads(settings.threads)
+    has_gpu = torch.cuda.is_available()
+    device_map = settings.device_map or ("auto" if has_gpu else "cpu")
+    loaded, tokenizer = load_dense(
+        resolve_model(model), "auto" if device_map != "cpu" else torch.float32, device_map
+    )
+    return TorchEngine(loaded), TextTokenizer.from_transformers(tokenizer)
+
+
+def _missing_package(name: str, extra: str) -> FailedPreconditionError:
+    return FailedPreconditionError(
+        f"This engine needs {name}: install it with pip install 'anydraft[{extra}]'.",
+        reason="PACKAGE_MISSING",
+    )
+
+
+def _invalid(problem: str) -> InvalidRequestError:
+    return InvalidRequestError(f"{problem}.", reason="INVALID_SETTINGS")
