@@ -12,7 +12,8 @@ import torch
 import transformers
 from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 
-VOCABULARY = 320
+VOCABULARY = 600
+"""More rows than the tokenizers of `tokenizers_zoo` have ids: padded, as many real ones are."""
 WINDOW = 9
 
 _COMMON = {

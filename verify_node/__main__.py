@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from anydraft.errors import AnydraftError
+from anydraft.rpc.address import parse_listen
 from anydraft.rpc.logs import add_log_level_flag, set_up_logging
 
 if TYPE_CHECKING:
@@ -64,16 +65,27 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser().parse_args(argv)
     set_up_logging(args.log_level)
     try:
-        from verify_node.load import load
-        from verify_node.serve import serve
-
-        model = load(_options(args))
-        return asyncio.run(serve(model, args.listen, args.grace))
+        # Before the model is loaded: a typing error should show at once.
+        parse_listen(args.listen)
+        return asyncio.run(_serve(_options(args), args))
     except AnydraftError as error:
         print(f"anydraft-verify: {error}", file=sys.stderr)  # noqa: T201
         return 2
     except KeyboardInterrupt:
         return 130
+
+
+async def _serve(options: LoadOptions, args: argparse.Namespace) -> int:
+    from verify_node.load import load
+    from verify_node.node import VerifyNode
+
+    node = VerifyNode(load(options), args.listen)
+    try:
+        await node.start()
+        await node.run_until_signal(args.grace)
+    finally:
+        await node.stop()
+    return 0
 
 
 if __name__ == "__main__":

@@ -202,7 +202,11 @@ def _as_json(rows: Sequence[Row], args: argparse.Namespace) -> dict[str, object]
         "target": args.target,
         "assistant": args.assistant,
         "max_new_tokens": args.max_new_tokens,
-        "machine": {"cores": os.cpu_count(), "processor": _processor(), "python": platform.python_version()},
+        "machine": {
+            "cores": os.cpu_count(),
+            "processor": _processor(),
+            "python": platform.python_version(),
+        },
         "rows": [asdict(row) | {"speedup": row.speedup} for row in [*rows, _total(rows)]],
     }
 

@@ -66,12 +66,10 @@ class Stats:
     stale_drafts: int
     """Drafts dropped unread: too late, contradicted, or with a gap before them."""
     text_bytes: int
-    queue_ms: float
-    """On the verifier: before the first step."""
     prefill_ms: float
-    """On the verifier: the prompt."""
+    """On the verifier: until the first token, queueing included."""
     verify_ms: float
-    """On the verifier: steps after the prompt."""
+    """On the verifier: later steps."""
     wait_ms: float
     """On the verifier: waiting for drafts."""
     sent_pieces: int

@@ -13,7 +13,7 @@ from anydraft.client._answer import (
     TextEvent,
     TokenLogprobs,
 )
-from anydraft.errors import InternalError
+from anydraft.errors import FailedPreconditionError, InternalError
 from anydraft.v1 import generation_pb2, result_pb2
 
 _FINISH_REASONS: dict[int, FinishReason] = {
@@ -30,12 +30,21 @@ class AnswerAssembler:
         self._clock = clock
         self._started_at_s = clock()
         self._first_text_at_s: float | None = None
+        self._is_abandoned = False
         self._opened = result_pb2.Opened()
         self._events: list[TextEvent] = []
         self._result: GenerationResult | None = None
 
+    def begin(self) -> None:
+        """The call starts now; times count from here."""
+        self._started_at_s = self._clock()
+
+    def abandon(self) -> None:
+        """The caller closed the stream; nothing more will be added."""
+        self._is_abandoned = True
+
     def add(self, response: generation_pb2.GenerateResponse) -> TextEvent | None:
-        """The event in `response`, if there is one. Raises InternalError for what makes no sense."""
+        """The event in `response`, if it holds one. Raises InternalError for nonsense."""
         match response.WhichOneof("message"):
             case "opened":
                 self._opened = response.opened
@@ -47,14 +56,23 @@ class AnswerAssembler:
         return None
 
     def result(self) -> GenerationResult:
-        """The whole answer; InternalError when the stream ended without `finished`."""
-        if self._result is None:
-            raise InternalError(
-                "the server ended the stream before the answer was finished: ask again, "
-                "and see the server's log if it happens again",
-                reason="TRUNCATED_STREAM",
+        """The whole answer.
+
+        Raises FailedPreconditionError when the caller closed the stream before its end, and
+        InternalError when the server did.
+        """
+        if self._result is not None:
+            return self._result
+        if self._is_abandoned:
+            raise FailedPreconditionError(
+                "the stream was closed before the answer was finished: take the result first",
+                reason="STREAM_CLOSED",
             )
-        return self._result
+        raise InternalError(
+            "the server ended the stream before the answer was finished: ask again, "
+            "and see the server's log if it happens again",
+            reason="TRUNCATED_STREAM",
+        )
 
     def _add_delta(self, delta: generation_pb2.TextDelta) -> TextEvent:
         if delta.text and self._first_text_at_s is None:
@@ -99,7 +117,6 @@ class AnswerAssembler:
             accepted=stats.accepted_tokens,
             stale_drafts=stats.stale_drafts,
             text_bytes=stats.text_bytes,
-            queue_ms=stats.queue_ms,
             prefill_ms=stats.prefill_ms,
             verify_ms=stats.verify_ms,
             wait_ms=stats.wait_ms,

@@ -75,6 +75,11 @@ def require_same_revision(info: ServerInfo, address: str) -> None:
         )
 
 
+def client_closed() -> FailedPreconditionError:
+    """The error of using a client after `close`."""
+    return FailedPreconditionError("this client is closed: make a new one", reason="CLIENT_CLOSED")
+
+
 class ReadinessWait:
     """Decides when `wait_until_ready` is over; knows nothing about how the server is asked."""
 

@@ -6,27 +6,29 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Self, Unpack
+from typing import Any, Self, Unpack, cast
 
 import grpc
 
 from anydraft.client._answer import GenerationResult, TextEvent
 from anydraft.client._assembly import AnswerAssembler
-from anydraft.client._deadline import Deadline
+from anydraft.client._deadline import Deadline, require_timeout
 from anydraft.client._options import GenerateOptions, build_request
 from anydraft.client._server import (
     GENERATION_SERVICE,
     READY_POLL_S,
     ReadinessWait,
     ServerInfo,
+    client_closed,
     decode_info,
     require_same_revision,
 )
-from anydraft.errors import AnydraftError, FailedPreconditionError, UnavailableError
+from anydraft.errors import AnydraftError
 from anydraft.rpc.address import parse_target
 from anydraft.rpc.channel import dial_sync
 from anydraft.rpc.health import Health, check_sync
 from anydraft.rpc.status import from_rpc_error
+from anydraft.v1.generation_pb2 import GenerateResponse
 from anydraft.v1.generation_pb2_grpc import GenerationServiceStub
 from anydraft.v1.server_pb2 import GetServerInfoRequest
 from anydraft.v1.server_pb2_grpc import ServerServiceStub
@@ -45,8 +47,7 @@ class Client:
 
     def __init__(self, address: str, *, timeout: float | None = None) -> None:
         self.address = str(parse_target(address))
-        self._timeout_s = timeout
-        Deadline(timeout)  # refuses what is no time limit now rather than in the first call
+        self._timeout_s = require_timeout(timeout)
         self._lock = threading.Lock()
         self._channel: grpc.Channel | None = None
         self._is_closed = False
@@ -60,7 +61,7 @@ class Client:
         timeout: float | None = None,
         **options: Unpack[GenerateOptions],
     ) -> Stream:
-        """Starts one answer to a raw `prompt` or to chat `messages` ({"role": ..., "content": ...}).
+        """Starts an answer to a raw `prompt` or to chat `messages` ({"role": ..., "content": ...}).
 
         `timeout` limits the whole answer. See `GenerateOptions` for the other arguments; they are
         checked before anything is sent (InvalidRequestError).
@@ -142,25 +143,60 @@ class Stream(Iterator[TextEvent]):
     Closing it, leaving its `with` block, or dropping it cancels an answer that is not finished.
     """
 
-    def __init__(self, call: Any, assembler: AnswerAssembler, address: str) -> None:
-        self._call = call
+    def __init__(
+        self, call: Iterator[GenerateResponse], assembler: AnswerAssembler, address: str
+    ) -> None:
+        self._call: Any = call
         self._assembler = assembler
         self._address = address
-        self._is_closed = False
+        self._is_over = False
         self._error: AnydraftError | None = None
 
     def __next__(self) -> TextEvent:
-        if self._error is not None:
-            raise self._error
-        while not self._is_closed:
-            response = self._read()
-            event = self._assembler.add(response) if response is not None else None
+        while True:
+            event = self._assembler.add(self._read())
             if event is not None:
                 return event
-        raise StopIteration
 
     def result(self) -> GenerationResult:
-        """The whole answer, once what is left of it has arrived."""
+        """The whole answer, once what is left of it has arrived.
+
+        Raises FailedPreconditionError when the stream was closed before that.
+        """
         for _ in self:
             pass
         return self._assembler.result()
+
+    def close(self) -> None:
+        """Cancels an answer that is not finished. Closing twice is harmless."""
+        self._is_over = True
+        self._assembler.abandon()
+        self._call.cancel()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _read(self) -> GenerateResponse:
+        """The next response. Raises StopIteration after the last, or once the stream is closed."""
+        if self._error is not None:
+            raise self._error
+        if self._is_over:
+            raise StopIteration
+        try:
+            return cast(GenerateResponse, next(self._call))
+        except StopIteration:
+            self._is_over = True
+            raise
+        except grpc.RpcError as exc:
+            if self._is_over:  # another thread closed the stream
+                raise StopIteration from None
+            self._error = from_rpc_error(exc, address=self._address)
+            raise self._error from exc

@@ -34,7 +34,7 @@ from anydraft.version import VERSION
 PRECISIONS = ("int4", "int8", "fp32")
 MANIFEST = "anydraft.json"
 
-_BUILDER = "onnxruntime_genai.models.builder"
+_BUILDER = "anydraft.models.build_onnx"
 _BUILDER_OPTIONS = (
     # 4: activations in int8 as well, several times faster on CPUs. 32: the smallest error.
     "int4_accuracy_level=4",
@@ -167,7 +167,9 @@ def _check(decoder: Path, reference: _Reference, precision: str, name: str) -> N
     """Raise InternalError unless the export's logits are the original's, as far as that can be."""
     import numpy as np
 
-    logits = onnx_logits(decoder, reference.token_ids)
+    genai = json.loads((decoder.parent / "genai_config.json").read_text())
+    head_size = genai["model"]["decoder"]["head_size"]
+    logits = onnx_logits(decoder, reference.token_ids, head_size)
     expected = reference.logits
     if logits.shape != expected.shape or not np.isfinite(logits).all():
         problem = f"shape {logits.shape}, finite {bool(np.isfinite(logits).all())}"

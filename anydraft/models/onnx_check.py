@@ -14,8 +14,11 @@ _NUMPY_TYPES = {
 }
 
 
-def onnx_logits(decoder: Path, token_ids: Sequence[int]) -> Any:
-    """Logits `[len(token_ids), vocabulary]` as a float32 array, from an empty cache."""
+def onnx_logits(decoder: Path, token_ids: Sequence[int], head_size: int) -> Any:
+    """Logits `[len(token_ids), vocabulary]` as a float32 array, from an empty cache.
+
+    `head_size` is needed because the builder leaves the last axis of its caches without a size.
+    """
     import numpy as np
     import onnxruntime
 
@@ -33,12 +36,8 @@ def onnx_logits(decoder: Path, token_ids: Sequence[int]) -> Any:
     for node in session.get_inputs():
         value = known.get(node.name)
         if value is None:
-            # An empty cache: every axis without a fixed size is 1 (batch) or 0 (length).
-            sizes = [
-                axis if isinstance(axis, int) else int(at == 0)
-                for at, axis in enumerate(node.shape)
-            ]
-            value = np.zeros(sizes)
+            # An empty cache: [batch, heads, length, head size].
+            value = np.zeros((1, node.shape[1], 0, head_size))
         feeds[node.name] = value.astype(_NUMPY_TYPES[node.type])
     logits = session.run(["logits"], feeds)[0]
     return np.asarray(logits[0], dtype=np.float32)

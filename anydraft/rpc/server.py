@@ -60,7 +60,7 @@ class NodeServer:
             await self._health.set(name, _NOT_SERVING)
         address = self._bind()
         await self.server.start()
-        logger.info("listening on %s", address)
+        logger.debug("listening on %s", address)
         if not address.is_loopback:
             logger.warning("%s is open to the network, without encryption or identity", address)
         return str(address)

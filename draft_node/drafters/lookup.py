@@ -18,7 +18,7 @@ _MAX_MATCH_BYTES = 64
 _MAX_CANDIDATES = 16
 _PIECE_BYTES = 64
 _TURN_BREAK = b"\x00"
-"""Between the prompt of a chat and the answer, so that no match spans them."""
+"""Behind every message of a chat: no draft goes on into the next one."""
 _PIECE = re.compile(r"\s*\w+|\s*[^\w\s]+|\s+")
 
 

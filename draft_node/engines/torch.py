@@ -82,7 +82,7 @@ class TorchState:
     def _forward(self, ids: Sequence[int]) -> torch.Tensor:
         output = self._engine.model(
             input_ids=torch.tensor([list(ids)], device=self._engine.device),
-            past_key_values=self._cache,
+            cache=self._cache,
             use_cache=True,
             logits_to_keep=1,
         )

@@ -1,0 +1,92 @@
+"""The machine: processor, and room for models."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from anydraft.cli.findings import Finding, fail, ok, warn
+from anydraft.models.cache import cache_root, human_bytes
+
+# What makes int4, int8 and bf16 arithmetic quick, by the names of Linux.
+_FEATURES = (
+    "avx2",
+    "avx_vnni",
+    "avx512f",
+    "avx512_vnni",
+    "avx512_bf16",
+    "amx_int8",
+    "amx_bf16",
+    "asimddp",
+    "i8mm",
+    "bf16",
+    "sve",
+)
+_LOW_SPACE_BYTES = 5 * 10**9
+
+
+def machine_findings() -> Iterator[Finding]:
+    yield _processor()
+    yield _cache_folder()
+
+
+def _processor() -> Finding:
+    architecture = platform.machine()
+    detail = f"{architecture}, {_usable_cores()} cores for this process"
+    flags = _cpu_flags(Path("/proc/cpuinfo"))
+    if not flags:
+        return ok("processor", f"{detail}; features unknown on {platform.system()}")
+    found = [feature for feature in _FEATURES if feature in flags]
+    detail = f"{detail}, {' '.join(found) or 'no vector features of note'}"
+    if architecture == "x86_64" and "avx2" not in flags:
+        return warn("processor", detail, "models will be slow without AVX2: run nodes elsewhere")
+    return ok("processor", detail)
+
+
+def _usable_cores() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _cpu_flags(cpuinfo: Path) -> frozenset[str]:
+    """Feature names of the first core; none where there is no such file."""
+    try:
+        lines = cpuinfo.read_text().splitlines()
+    except OSError:
+        return frozenset()
+    for line in lines:
+        key, _, value = line.partition(":")
+        if key.strip().lower() in ("flags", "features"):
+            return frozenset(value.split())
+    return frozenset()
+
+
+def _cache_folder() -> Finding:
+    folder = cache_root()
+    existing = folder
+    while not existing.exists():
+        existing = existing.parent
+    free_bytes = shutil.disk_usage(existing).free
+    detail = f"{folder}, {human_bytes(_size_of(folder))}; {human_bytes(free_bytes)} free"
+    choose_another = "set ANYDRAFT_CACHE to another folder"
+    if not os.access(existing, os.W_OK):
+        return fail("model cache", f"{detail}; not writable", choose_another)
+    if free_bytes < _LOW_SPACE_BYTES:
+        return warn("model cache", detail, f"make room for models, or {choose_another}")
+    return ok("model cache", detail)
+
+
+def _size_of(folder: Path) -> int:
+    """Bytes of the files below `folder`, links not followed; what cannot be read counts as 0."""
+    total = 0
+    for parent, _, names in os.walk(folder):
+        for name in names:
+            try:
+                total += (Path(parent) / name).lstat().st_size
+            except OSError:
+                continue
+    return total

@@ -1,0 +1,3 @@
+from tests.client.conftest import node
+
+__all__ = ["node"]

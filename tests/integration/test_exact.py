@@ -1,0 +1,133 @@
+"""Promise 1 over gRPC: whatever the drafts say, the ids are those of `transformers` generate."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import grpc
+import pytest
+import torch
+from tests import models_zoo, nodes, tokenizers_zoo
+from tests.integration.drafters import KnowingDrafter, RandomDrafter
+from transformers import PreTrainedModel
+
+from anydraft import Client
+from anydraft.text.detokenizer import StreamingDetokenizer
+from anydraft.text.tokenizer import TextTokenizer
+from anydraft.v1.prompt_pb2 import GenerationSpec, Prompt, StopConditions
+from anydraft.v1.verification_pb2 import Close, Draft, DraftPiece, Open, VerifyRequest
+from anydraft.v1.verification_pb2_grpc import VerificationServiceStub
+from anydraft.version import PROTOCOL_REVISION
+from draft_node.drafters.assistant import AssistantDrafter
+from draft_node.engines.torch import TorchEngine
+
+NEW_TOKENS = 40
+PROMPTS = (
+    "The verifier checks",
+    "def add(left, right):\n    return",
+    "日本語のテキスト 🙂",
+    "x",
+)
+TOKENIZERS = list(tokenizers_zoo.EXACT)
+
+
+def generate(model: PreTrainedModel, prompt_ids: Sequence[int], **options: object) -> list[int]:
+    ids = torch.tensor([list(prompt_ids)])
+    settings = {"do_sample": False, "max_new_tokens": NEW_TOKENS, **options}
+    out = model.generate(ids, attention_mask=torch.ones_like(ids), **settings)
+    return out[0, len(prompt_ids) :].tolist()
+
+
+def text_of(tokenizer: TextTokenizer, ids: Sequence[int]) -> str:
+    """The internal text: special tokens written out."""
+    detokenizer = StreamingDetokenizer(tokenizer, keep_special=True)
+    return detokenizer.push(ids) + detokenizer.flush()
+
+
+@pytest.mark.parametrize("name", [*models_zoo.EXACT_RAGGED, *models_zoo.EXACT_PER_SESSION])
+def test_greedy_ids_through_both_nodes(name: str) -> None:
+    """Four sessions at once through each of three draft nodes, and past a hostile client."""
+    index = list(models_zoo.ALL).index(name)
+    tokenizer = TextTokenizer(tokenizers_zoo.build(TOKENIZERS[index % len(TOKENIZERS)]))
+    foreign = TextTokenizer(tokenizers_zoo.build(TOKENIZERS[(index + 3) % len(TOKENIZERS)]))
+    model = models_zoo.build(name)
+    truths = {p: generate(model, tokenizer.encode(p, add_special_tokens=True)) for p in PROMPTS}
+    texts = {prompt: text_of(tokenizer, ids) for prompt, ids in truths.items()}
+    assistant = AssistantDrafter(TorchEngine(models_zoo.build("llama", seed=7)), foreign, 0.0)
+    drafters = (KnowingDrafter(texts), RandomDrafter(), assistant)
+    accepted = []
+    with nodes.verify_node(nodes.served(model, tokenizer)) as verify:
+        for drafter in drafters:
+            with nodes.draft_node(drafter, verify) as draft, ThreadPoolExecutor(5) as pool:
+                hostile = pool.submit(hostile_ids, verify, PROMPTS[0])
+                answers = {prompt: pool.submit(ask, draft, prompt) for prompt in PROMPTS}
+                for prompt, answer in answers.items():
+                    assert answer.result().token_ids == tuple(truths[prompt])
+                assert hostile.result() == truths[PROMPTS[0]]
+                accepted.append(sum(a.result().stats.accepted for a in answers.values()))
+        alone = {prompt: ask(verify, prompt) for prompt in PROMPTS}
+    assert {p: a.token_ids for p, a in alone.items()} == {p: tuple(t) for p, t in truths.items()}
+    assert accepted[0] > 0, "the drafter that knows the answer was never right"
+
+
+def ask(address: str, prompt: str, **options: object):
+    with Client(address) as client:
+        settings = {"max_new_tokens": NEW_TOKENS, "temperature": 0, "timeout": 120, **options}
+        return client.generate(prompt, **settings).result()
+
+
+def hostile_ids(address: str, prompt: str) -> list[int]:
+    """A client that speaks the protocol and sends nonsense in it."""
+    rng = random.Random(prompt)
+
+    def requests() -> Iterator[VerifyRequest]:
+        spec = GenerationSpec(
+            prompt=Prompt(text=prompt), stop=StopConditions(max_new_tokens=NEW_TOKENS)
+        )
+        yield VerifyRequest(open=Open(protocol_revision=PROTOCOL_REVISION, spec=spec))
+        for _ in range(60):
+            yield VerifyRequest(draft=nonsense(rng))
+
+    with grpc.insecure_channel(address) as channel:
+        ids: list[int] = []
+        for response in VerificationServiceStub(channel).Verify(requests(), timeout=120):
+            ids += response.verdict.token_ids
+            if response.HasField("finished"):
+                assert response.finished.stats.stale_drafts > 0
+        return ids
+
+
+def nonsense(rng: random.Random) -> Draft:
+    """Stale, ahead, inside characters, empty, huge, certain, impossible."""
+    pieces = [
+        DraftPiece(
+            text=rng.choice(["", "a", " the", "世界", "🙂", "<|im_end|>", "\ufffd", "b" * 5000]),
+            logprob=rng.choice([0.0, -1.0, 3.0, float("nan"), float("-inf")]),
+        )
+        for _ in range(rng.choice([0, 1, 5, 400]))
+    ]
+    return Draft(
+        seq=rng.choice([0, 1, rng.randrange(1, 2**63)]),
+        base_bytes=rng.choice([0, rng.randrange(200), 2**62]),
+        pieces=pieces,
+        ends=rng.random() < 0.3,
+    )
+
+
+def test_closing_ends_the_session_without_an_answer() -> None:
+    tokenizer = TextTokenizer(tokenizers_zoo.build("gpt2"))
+    model = nodes.served(models_zoo.build("llama"), tokenizer, max_sessions=1)
+
+    def requests() -> Iterator[VerifyRequest]:
+        spec = GenerationSpec(prompt=Prompt(text="x"), stop=StopConditions(ignore_eos=True))
+        yield VerifyRequest(open=Open(protocol_revision=PROTOCOL_REVISION, spec=spec))
+        yield VerifyRequest(close=Close())
+
+    with nodes.verify_node(model) as verify, grpc.insecure_channel(verify) as channel:
+        stub = VerificationServiceStub(channel)
+        for _ in range(3):  # the only place is free again each time
+            kinds = [r.WhichOneof("message") for r in stub.Verify(requests(), timeout=60)]
+            assert kinds[0] == "opened"
+            assert "finished" not in kinds

@@ -1,0 +1,94 @@
+"""Both nodes in this process, over real gRPC on loopback, around any model and any drafter."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from tests.models_zoo import VOCABULARY
+from transformers import PreTrainedModel
+
+from anydraft.text.tokenizer import TextTokenizer
+from draft_node.drafters.base import Drafter
+from draft_node.node import DraftNode
+from draft_node.settings import LoadedDrafter
+from verify_node.cost import StepCost
+from verify_node.engine.context import context_tokens
+from verify_node.engine.proof import choose_runner
+from verify_node.node import VerifyNode
+from verify_node.scheduler import Scheduler, SchedulerLimits
+from verify_node.served import ServedModel
+from verify_node.target import TargetFacts
+
+FLAT_COST = StepCost([(1, 20.0), (64, 20.0)])
+"""Checking costs nothing extra, and waiting for drafts pays: everything that is sent is checked."""
+
+
+class LoopThread:
+    """An event loop on a thread of its own."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self._thread.start()
+
+    def run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(60)
+
+    def close(self) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+
+@contextmanager
+def loop_thread() -> Iterator[LoopThread]:
+    loop = LoopThread()
+    try:
+        yield loop
+    finally:
+        loop.close()
+
+
+def served(
+    model: PreTrainedModel, tokenizer: TextTokenizer, *, cost: StepCost = FLAT_COST, **limits: int
+) -> ServedModel:
+    context = context_tokens(model, None)
+    facts = TargetFacts("test", context, VOCABULARY)
+    values = {"kv_tokens": 8192, "max_sessions": 16, "max_step_tokens": 64, **limits}
+    target = Scheduler(choose_runner(model), cost, facts, SchedulerLimits(**values))
+    return ServedModel("tiny", target, tokenizer, model.generation_config, context)
+
+
+@contextmanager
+def verify_node(model: ServedModel) -> Iterator[str]:
+    """Yields its address."""
+
+    async def build() -> VerifyNode:
+        return VerifyNode(model, "127.0.0.1:0")
+
+    with loop_thread() as loop:
+        node = loop.run(build())
+        try:
+            yield loop.run(node.start())
+        finally:
+            loop.run(node.stop())
+
+
+@contextmanager
+def draft_node(drafter: Drafter, verify_address: str, **settings: int) -> Iterator[str]:
+    """Yields its address."""
+
+    async def build() -> DraftNode:
+        loaded = LoadedDrafter(drafter, "test drafter", "test", None, None)
+        return DraftNode(loaded, verify_address, "127.0.0.1:0", **settings)
+
+    with loop_thread() as loop:
+        node = loop.run(build())
+        try:
+            yield loop.run(node.start())
+        finally:
+            loop.run(node.stop())
