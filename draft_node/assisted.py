@@ -57,8 +57,11 @@ class AssistedAnswer:
         stub = cast("VerificationServiceAsyncStub", VerificationServiceStub(channel))
         self._call = stub.Verify(timeout=timeout_s)
         self._loop: DraftingLoop | None = None
-        self._task: asyncio.Task[None] | None = None
+        self._drafts: asyncio.Task[None] | None = None
+        self._reading: asyncio.Future[object] | None = None
         self._half_closed = False
+        self._finished = False
+        self._closing = False
         self._sent_bytes = 0
         self._received_bytes = 0
 
@@ -67,11 +70,12 @@ class AssistedAnswer:
         there or goes away."""
         try:
             self._start_drafting(spec)
-            async for response in self._call:
+            while (response := await self._read()) is not None:
                 self._received_bytes += response.ByteSize()
+                self._finished = response.HasField("finished")
                 if (mine := self._translate(response)) is not None:
                     yield mine
-                if response.HasField("finished"):
+                if self._finished:
                     return
         except grpc.RpcError as error:
             raise self._explain(error) from error
@@ -82,15 +86,35 @@ class AssistedAnswer:
 
     async def close(self) -> None:
         """Ends the session on the verify node as well. Idempotent."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
-        if not self._call.done() and not self._half_closed:
+        if not self._finished and not self._call.done():
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_CLOSE_TIMEOUT_S):
-                    if await self._write(VerifyRequest(close=Close())):
-                        await self._call.code()
+                    await self._say_goodbye()
         self._call.cancel()
+        left = [task for task in (self._drafts, self._reading) if task is not None]
+        for task in left:
+            task.cancel()
+        await asyncio.gather(*left, return_exceptions=True)
+
+    async def _say_goodbye(self) -> None:
+        """Without a Close, the verify node would take the drafter for lost, and wait for it."""
+        self._closing = True
+        if self._loop is not None:
+            self._loop.stop()
+        if self._drafts is not None:
+            await asyncio.shield(self._drafts)
+        if self._half_closed or not await self._write(VerifyRequest(close=Close())):
+            return
+        with contextlib.suppress(grpc.RpcError):
+            while await self._read() is not None:
+                pass
+
+    async def _read(self) -> VerifyResponse | None:
+        """None at the end. Cancelling this leaves the call alone, which gRPC by itself does not."""
+        if self._reading is None or self._reading.done():
+            self._reading = asyncio.ensure_future(self._call.read())
+        response = await asyncio.shield(self._reading)
+        return response if isinstance(response, VerifyResponse) else None
 
     def _start_drafting(self, spec: GenerationSpec) -> None:
         try:
@@ -102,14 +126,14 @@ class AssistedAnswer:
             )
         except Exception:  # whatever a drafter dies of, the answer does not need it
             _log.warning("no drafts for this answer: the drafter failed", exc_info=True)
-        self._task = asyncio.create_task(self._draft(spec))
+        self._drafts = asyncio.create_task(self._draft(spec))
 
     async def _draft(self, spec: GenerationSpec) -> None:
         opening = Open(protocol_revision=PROTOCOL_REVISION, spec=spec)
         alive = await self._write(VerifyRequest(open=opening))
         if alive and self._loop is not None:
             await self._loop.run()
-        if not self._call.done():
+        if not self._closing:
             # No drafts will come any more: the verifier must not wait for them.
             self._half_closed = True
             await self._call.done_writing()

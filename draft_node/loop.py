@@ -51,6 +51,7 @@ class DraftingLoop:
         self._woken = asyncio.Event()
         self._credit: int | None = None
         self._flush = False
+        self._stopped = False
         self._waiting_since: tuple[int, float] | None = None
         """Of a first group without verdict: its number, and when it was sent."""
         self.sent_pieces = 0
@@ -64,11 +65,16 @@ class DraftingLoop:
         self._verdicts.append(verdict)
         self._woken.set()
 
+    def stop(self) -> None:
+        """Makes `run` return after the step at hand."""
+        self._stopped = True
+        self._woken.set()
+
     async def run(self) -> None:
-        """Until it is cancelled. Returns when nobody listens any more, or when drafting failed,
-        which is logged: an answer does not depend on drafts."""
+        """Until it is stopped or cancelled. Also returns when nobody listens any more, and when
+        drafting failed, which is logged: an answer does not depend on drafts."""
         try:
-            while await self._turn():
+            while not self._stopped and await self._turn():
                 pass
         except AnydraftError as error:
             _log.warning("drafting stopped, the answer goes on without drafts: %s", error)

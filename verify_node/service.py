@@ -26,6 +26,9 @@ from verify_node.session import MAX_CREDIT_PIECES, Block
 
 _log = logging.getLogger(__name__)
 
+_LINGER_S = 2.0
+"""How long the node waits for a client to end its side of a finished session."""
+
 Context = grpc.aio.ServicerContext[object, object]
 
 
@@ -116,9 +119,9 @@ async def _opening(requests: AsyncIterator[verification.VerifyRequest]) -> verif
 
 async def _read_drafts(
     requests: AsyncIterator[verification.VerifyRequest], session: OpenSession
-) -> None:
-    """Feeds drafts to the session until `close`, which ends this, or the end of the stream, which
-    only means that no more drafts will come.
+) -> bool:
+    """Feeds drafts to the session. True when the client closed it; False at the end of the stream,
+    which only means that no more drafts will come.
     """
     try:
         async for request in requests:
@@ -128,42 +131,44 @@ async def _read_drafts(
                     pieces = [(piece.text, piece.logprob) for piece in draft.pieces]
                     session.text.draft(draft.seq, draft.base_bytes, pieces, draft.ends)
                 case "close":
-                    return
+                    return True
                 case _:
                     raise InvalidRequestError(
                         "after `open`, a Verify stream takes `draft` and `close` only.",
                         reason="DRAFT_EXPECTED",
                     )
+        return False
+    finally:
         session.target.expect_drafts(False)
-        await asyncio.Event().wait()
-    except BaseException:
-        session.target.expect_drafts(False)
-        raise
 
 
 async def _until_closed(
-    answer: Answer, reader: asyncio.Task[None]
+    answer: Answer, reader: asyncio.Task[bool]
 ) -> AsyncIterator[verification.VerifyResponse]:
     """Verdicts, until the answer is finished or the client closes the session."""
     blocks = answer.blocks()
-    while True:
-        upcoming = asyncio.ensure_future(anext(blocks, None))
-        try:
-            await asyncio.wait({upcoming, reader}, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            if not upcoming.done():
-                upcoming.cancel()
-        if not upcoming.done():
-            await asyncio.gather(upcoming, return_exceptions=True)
-            reader.result()
-            return
-        block = upcoming.result()
-        if block is None:
-            return
+    while (block := await _next_block(blocks, reader)) is not None:
         yield verification.VerifyResponse(verdict=_verdict(block))
         if block.finished is not None:
             yield verification.VerifyResponse(finished=block.finished)
+            # A draft may be on its way. Ending the call under it would cost the client the status,
+            # and what it has not read yet, so the client gets to end its side first.
+            await asyncio.wait({reader}, timeout=_LINGER_S)
             return
+
+
+async def _next_block(blocks: AsyncIterator[Block], reader: asyncio.Task[bool]) -> Block | None:
+    """None when the client closed the session first; raises what it did wrong."""
+    upcoming = asyncio.ensure_future(anext(blocks))
+    try:
+        await asyncio.wait({upcoming, reader}, return_when=asyncio.FIRST_COMPLETED)
+        if not upcoming.done() and reader.result():
+            return None
+        return await upcoming
+    finally:
+        if not upcoming.done():
+            upcoming.cancel()
+            await asyncio.gather(upcoming, return_exceptions=True)
 
 
 def _verdict(block: Block) -> verification.Verdict:

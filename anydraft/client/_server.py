@@ -87,6 +87,7 @@ class ReadinessWait:
         self._address = address
         self._timeout_s = timeout_s
         self._deadline = Deadline(timeout_s)
+        self._last_answer: Health | AnydraftError | None = None
 
     def question_timeout_s(self) -> float:
         """How long to wait for one answer about health."""
@@ -110,8 +111,12 @@ class ReadinessWait:
         waitable = (UnavailableError, DeadlineExceededError)
         if isinstance(answer, AnydraftError) and not isinstance(answer, waitable):
             raise answer
+        # The last question may be cut short; what was answered before says more.
+        if self._last_answer is None or not isinstance(answer, DeadlineExceededError):
+            self._last_answer = answer
         if self._deadline.is_over:
-            state = answer if isinstance(answer, AnydraftError) else "it is still loading"
+            last = self._last_answer
+            state = last if isinstance(last, AnydraftError) else "it is still loading"
             raise DeadlineExceededError(
                 f"{self._address} was not ready within {self._timeout_s:g} s ({state}): "
                 "wait longer, or see the log of that node",

@@ -35,12 +35,13 @@ def flatten_rope(config: Any) -> Any:
 def main() -> None:
     from transformers import AutoConfig
 
-    original = AutoConfig.from_pretrained
+    configs: Any = AutoConfig
+    original = configs.from_pretrained
 
     def from_pretrained(*args: Any, **kwargs: Any) -> Any:
         return flatten_rope(original(*args, **kwargs))
 
-    AutoConfig.from_pretrained = from_pretrained
+    configs.from_pretrained = from_pretrained
     runpy.run_module(BUILDER, run_name="__main__", alter_sys=True)
 
 

@@ -49,11 +49,21 @@ def load_dense(
         )
     _require_transformers()
     show = wants_progress(progress)
-    with _mapped_errors(files), _progress_bars(show):
+    with _mapped_errors(files), progress_bars(show):
         if files.gguf_file is None:
             return _load_folder(files.folder, dtype, device_map, files.name)
         with gguf.read_once(show):
             return _load_gguf(files, files.gguf_file, dtype, device_map)
+
+
+def load_tokenizer(files: ModelFiles) -> Any:
+    """The transformers tokenizer of a model, without its weights. Raises as `load_dense` does."""
+    _require_transformers()
+    with _mapped_errors(files):
+        if files.gguf_file is None:
+            return _load_tokenizer(files.folder, files.name)
+        with gguf.read_once(False):
+            return _load_gguf_tokenizer(files, files.gguf_file)
 
 
 def _load_folder(
@@ -74,9 +84,7 @@ def _load_gguf(
 ) -> tuple[Any, Any]:
     from transformers import AutoModelForCausalLM, GgufConfig
 
-    path = files.folder / gguf_file
-    tokenizer = _load_tokenizer(files.folder, files.name, gguf_file=gguf_file)
-    gguf.repair_tokenizer(tokenizer, path)
+    tokenizer = _load_gguf_tokenizer(files, gguf_file)
     model: Any = AutoModelForCausalLM.from_pretrained(
         files.folder,
         gguf_file=gguf_file,
@@ -86,9 +94,15 @@ def _load_gguf(
         local_files_only=True,
     )
     _require_same_vocabulary(model, tokenizer, files.name)
-    if ends := gguf.end_token_ids(path):
+    if ends := gguf.end_token_ids(files.folder / gguf_file):
         model.generation_config.eos_token_id = ends if len(ends) > 1 else ends[0]
     return model.eval(), tokenizer
+
+
+def _load_gguf_tokenizer(files: ModelFiles, gguf_file: str) -> Any:
+    tokenizer = _load_tokenizer(files.folder, files.name, gguf_file=gguf_file)
+    gguf.repair_tokenizer(tokenizer, files.folder / gguf_file)
+    return tokenizer
 
 
 def _load_tokenizer(folder: Path, name: str, **options: Any) -> Any:
@@ -176,7 +190,8 @@ def _mapped_errors(files: ModelFiles) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _progress_bars(show: bool) -> Iterator[None]:
+def progress_bars(show: bool) -> Iterator[None]:
+    """Whether transformers shows its bars within it."""
     from transformers.utils import logging as transformers_logging
 
     logging: Any = transformers_logging

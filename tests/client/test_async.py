@@ -111,7 +111,7 @@ async def test_timeout(node: FakeNode) -> None:
 
 async def test_nobody_there() -> None:
     async with AsyncClient("127.0.0.1:1") as client:
-        with pytest.raises(UnavailableError, match="127.0.0.1:1"):
+        with pytest.raises(UnavailableError, match="cannot connect"):
             await client.generate("Hi").result()
 
 
@@ -128,6 +128,6 @@ async def test_wait_until_ready(node: FakeNode) -> None:
     node.set_ready(False)
     async with AsyncClient(node.address) as client:
         with pytest.raises(DeadlineExceededError, match="still loading"):
-            await client.wait_until_ready(timeout=0.1)
+            await client.wait_until_ready(timeout=1)
         asyncio.get_running_loop().call_later(0.1, node.set_ready, True)
         await client.wait_until_ready(timeout=10)

@@ -62,7 +62,7 @@ def test_one_kind_of_prompt(prompt: Any, messages: Any) -> None:
 
 
 def test_text_that_is_no_text() -> None:
-    with pytest.raises(InvalidRequestError, match="prompt is .*: it must be valid Unicode text"):
+    with pytest.raises(InvalidRequestError, match=r"prompt is .*: it must be valid Unicode text"):
         build_request("\ud800", None, {})
 
 

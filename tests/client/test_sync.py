@@ -235,7 +235,7 @@ def test_wait_until_ready(node: FakeNode) -> None:
     node.set_ready(False)
     with Client(node.address) as client:
         with pytest.raises(DeadlineExceededError, match="still loading"):
-            client.wait_until_ready(timeout=0.1)
+            client.wait_until_ready(timeout=1)
         timer = threading.Timer(0.1, node.set_ready, [True])
         timer.start()
         client.wait_until_ready(timeout=10)

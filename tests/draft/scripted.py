@@ -1,6 +1,6 @@
 """An assistant that says what it is told to, and a verifier that knows the answer.
 
-Both go by the real rules: ids and caches on one side, the verifier's own `DraftBuffer` on the other.
+Both go by the real rules: ids and a cache on one side, the verifier's `DraftBuffer` on the other.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class ScriptedState:
 
 
 class ScriptedVerifier:
-    """Has an answer ready and steps towards it, accepting what its drafts have in common with it."""
+    """Has an answer ready, and accepts what drafts have in common with it."""
 
     def __init__(self, answer: str, *, credit_pieces: int = 48) -> None:
         self.answer = answer

@@ -15,7 +15,7 @@ from tests import tokenizers_zoo
 from tests.draft.scripted import ScriptedEngine
 
 PROMPT = "Say something about the target, the draft and the verifier: "
-SCRIPT = "The draft is checked by the target; naïve 🙂 words, 今天天气很好, and 'so on'."
+SCRIPT = "The draft is checked by the target; naïve 🙂 words, 今天天气很好, 龍🦊 and 'so on'."
 
 
 def opened(
@@ -48,7 +48,7 @@ def expected_ids(tokenizer: TextTokenizer, engine: ScriptedEngine, committed: st
 
 
 def test_drafts_the_script_and_its_end(tokenizer: TextTokenizer) -> None:
-    engine, stream = opened(tokenizer)
+    _, stream = opened(tokenizer)
     pieces = draft(stream)
     assert text_of(pieces) == SCRIPT
     assert pieces[-1].ends
@@ -74,7 +74,7 @@ def test_long_prompts_are_read_in_steps(tokenizer: TextTokenizer) -> None:
 def test_doubt_ends_a_draft_after_the_doubtful_piece(tokenizer: TextTokenizer) -> None:
     (doubtful,) = (t for t in tokenizer.encode(" the")[:1])
     doubt = tokenizer.token_bytes(doubtful).decode()
-    engine, stream = opened(tokenizer, doubts=frozenset([doubt]))
+    _, stream = opened(tokenizer, doubts=frozenset([doubt]))
     pieces = draft(stream)
     assert text_of(pieces) == SCRIPT[: SCRIPT.index(doubt) + len(doubt)]
     assert not pieces[-1].ends
@@ -142,14 +142,10 @@ def test_the_invariant(name: str, moves: list[tuple[int, int, str]]) -> None:
         stream.commit(correction, restart=True)
         committed += accepted + correction
         mirror.append(accepted + correction)
-        own = draft(stream, 1)
+        draft(stream, 1)
         state = engine.states[0]
         assert state.ids[: len(mirror.ids)] == mirror.ids
         assert tokenizer.text_bytes(state.ids[len(engine.prompt_ids) :]).decode() == committed
-        if own and own[0].text:
-            assert SCRIPT.encode()[len(committed.encode()) :].decode(errors="ignore").startswith(
-                own[0].text
-            )
 
 
 def test_a_text_longer_than_the_context_keeps_its_end(tokenizer: TextTokenizer) -> None:

@@ -60,7 +60,8 @@ def test_the_end_goes_with_the_last_piece() -> None:
     window = filled("a", "b")
     window.push(Piece("", 0.0, ends=True))
     first, second = window.take(1), window.take(2)
-    assert first is not None and second is not None
+    assert first is not None
+    assert second is not None
     assert (first.ends, second.ends) == (False, True)
     assert not window.unsent
 

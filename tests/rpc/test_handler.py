@@ -19,19 +19,20 @@ class Endless(generation_pb2_grpc.GenerationServiceServicer):
 
     def __init__(self) -> None:
         self.is_slow = False
-        self.ending: asyncio.Future[type[BaseException]] = asyncio.Future()
+        self.ending: asyncio.Future[tuple[type[BaseException], bool]] = asyncio.Future()
 
     @stream_handler
     async def Generate(  # noqa: N802
         self, request: Any, context: Any
     ) -> AsyncIterator[generation_pb2.GenerateResponse]:
+        task = asyncio.current_task()
         try:
             while True:
                 yield generation_pb2.GenerateResponse()
                 if self.is_slow:
                     await asyncio.sleep(30)
         except BaseException as exc:
-            self.ending.set_result(type(exc))
+            self.ending.set_result((type(exc), asyncio.current_task() is task))
             raise
 
 
@@ -51,8 +52,22 @@ async def test_the_caller_leaves(is_slow: bool, leaves_by: str, caplog) -> None:
             call.cancel()
         elif leaves_by == "close":
             await channel.close()
-        ending = await asyncio.wait_for(servicer.ending, timeout=5)
-    assert ending in (asyncio.CancelledError, GeneratorExit)
+        cause, is_same_task = await asyncio.wait_for(servicer.ending, timeout=5)
+        await channel.close()
+        await node.stop(0)
+    assert cause in (asyncio.CancelledError, GeneratorExit)
+    assert is_same_task
     assert caplog.text == ""
-    await channel.close()
-    await node.stop(0)
+
+
+async def test_a_failed_write_counts_as_the_caller_leaving() -> None:
+    """gRPC sometimes fails the write of a call before it cancels the task of that call."""
+
+    class BrokenContext:
+        async def write(self, response: Any) -> None:
+            raise grpc.aio.InternalError("execute_batch")
+
+    servicer: Any = Endless()
+    with pytest.raises(asyncio.CancelledError):
+        await servicer.Generate(generation_pb2.GenerateRequest(), BrokenContext())
+    assert servicer.ending.result() == (GeneratorExit, True)

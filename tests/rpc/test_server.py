@@ -109,7 +109,7 @@ async def test_an_address_in_use_is_named() -> None:
 
 
 async def test_an_address_of_another_machine_is_named() -> None:
-    with pytest.raises(FailedPreconditionError, match="cannot listen on 192.0.2.1:5"):
+    with pytest.raises(FailedPreconditionError, match=r"cannot listen on 192\.0\.2\.1:5"):
         await _node("192.0.2.1:5").start()
 
 
@@ -188,7 +188,6 @@ def test_a_signal_stops_the_process(number: signal.Signals) -> None:
     assert process.returncode == 0, log
     lines = log.splitlines()
     assert [line.split(": ", 1)[1] for line in lines] == [
-        f"listening on {address}",
         f"{number.name}: stopping",
         "stopped",
     ]

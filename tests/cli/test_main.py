@@ -1,0 +1,124 @@
+"""What every command shares: help, version, exit codes, signals and pipes."""
+
+import signal
+import subprocess
+import sys
+import time
+from typing import NoReturn
+
+import pytest
+
+from anydraft.cli import generate
+from anydraft.cli.main import main
+from anydraft.version import VERSION
+from tests.client.fake_node import FakeNode, delta, finished, opened
+
+COMMAND = [sys.executable, "-m", "anydraft.cli.main"]
+Capture = pytest.CaptureFixture[str]
+
+
+def test_help_lists_the_commands_and_imports_none_of_them() -> None:
+    code = (
+        "import sys; from anydraft.cli.main import main\n"
+        "try: main(['--help'])\n"
+        "except SystemExit as end: code = end.code\n"
+        "print(code, [name for name in ('grpc', 'torch', 'rich') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    lines = done.stdout.splitlines()
+    assert lines[-1] == "0 []"
+    for name in ("generate", "chat", "models", "demo", "doctor"):
+        assert any(line.split()[:1] == [name] for line in lines)
+
+
+def test_help_is_quick() -> None:
+    def seconds() -> float:
+        started_at_s = time.perf_counter()
+        subprocess.run([*COMMAND, "--help"], capture_output=True, check=True)
+        return time.perf_counter() - started_at_s
+
+    # The best of several: this machine may be busy with other things.
+    assert min(seconds() for _ in range(5)) < 0.3
+
+
+@pytest.mark.parametrize("command", ["generate", "chat", "models", "demo", "doctor"])
+def test_every_command_has_help(command: str, capsys: Capture) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main([command, "--help"])
+    assert caught.value.code == 0
+    assert f"usage: anydraft {command}" in capsys.readouterr().out
+
+
+def test_version(capsys: Capture) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(["--version"])
+    assert caught.value.code == 0
+    assert capsys.readouterr().out == f"anydraft {VERSION}\n"
+
+
+@pytest.mark.parametrize("arguments", [[], ["no-such-command"], ["--no-such-flag"], ["generate"]])
+def test_bad_arguments_take_one_line(arguments: list[str], capsys: Capture) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(arguments)
+    assert caught.value.code == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("anydraft: ")
+    assert "--help)" in line
+
+
+def _raise_value_error(_: object) -> NoReturn:
+    raise ValueError("two\nlines")
+
+
+def test_a_bug_takes_one_line(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    monkeypatch.setattr(generate, "run", _raise_value_error)
+    monkeypatch.delenv("ANYDRAFT_DEBUG", raising=False)
+    assert main(["generate", "--server", "a:1", "--prompt", "Hi"]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("anydraft: ValueError: two lines")
+
+
+def test_debugging_shows_a_bug(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(generate, "run", _raise_value_error)
+    monkeypatch.setenv("ANYDRAFT_DEBUG", "1")
+    with pytest.raises(ValueError, match="two"):
+        main(["generate", "--server", "a:1", "--prompt", "Hi"])
+
+
+def test_ctrl_c_is_quiet_and_cancels_the_call(node: FakeNode) -> None:
+    node.hang(opened(), delta("Hel", 1))
+    arguments = ["generate", "--server", node.address, "--prompt", "Hi"]
+    with subprocess.Popen(
+        [*COMMAND, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.read(3) == b"Hel"
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=20)
+    assert (process.returncode, errors) == (130, b"")
+    assert node.ended.wait(5)
+
+
+def test_a_broken_pipe_is_quiet(node: FakeNode) -> None:
+    node.answer(opened(), *[delta("x" * 10_000, 1)] * 100, finished())
+    arguments = ["generate", "--server", node.address, "--prompt", "Hi"]
+    with subprocess.Popen(
+        [*COMMAND, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stdout.read(1) == b"x"
+        process.stdout.close()
+        assert process.stderr.read() == b""
+        assert process.wait(20) == 141
+
+
+def test_text_beyond_the_terminals_encoding_is_no_error(node: FakeNode) -> None:
+    node.answer(opened(), delta("a→b", 1), finished())
+    arguments = ["generate", "--server", node.address, "--prompt", "Hi"]
+    done = subprocess.run(
+        [sys.executable, "-X", "utf8=0", "-m", "anydraft.cli.main", *arguments],
+        capture_output=True,
+        env={"PYTHONIOENCODING": "ascii", "PATH": "/usr/bin:/bin"},
+    )
+    assert (done.returncode, done.stdout) == (0, b"a?b"), done.stderr
