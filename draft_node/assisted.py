@@ -7,7 +7,6 @@ import contextlib
 import logging
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, cast
 
 import grpc
 import grpc.aio
@@ -18,14 +17,11 @@ from anydraft.v1.generation_pb2 import GenerateResponse, TextDelta
 from anydraft.v1.prompt_pb2 import GenerationSpec
 from anydraft.v1.result_pb2 import Finished
 from anydraft.v1.verification_pb2 import Close, Draft, Open, Verdict, VerifyRequest, VerifyResponse
-from anydraft.v1.verification_pb2_grpc import VerificationServiceStub
 from anydraft.version import PROTOCOL_REVISION
 from draft_node.drafters.base import Drafter
 from draft_node.loop import DEFAULT_MAX_DRAFT, DraftingLoop
+from draft_node.verify_call import VerifyCall
 from draft_node.worker import DraftWorker
-
-if TYPE_CHECKING:
-    from anydraft.v1.verification_pb2_grpc import VerificationServiceAsyncStub
 
 _log = logging.getLogger(__name__)
 
@@ -54,24 +50,19 @@ class AssistedAnswer:
     ) -> None:
         self._address = address
         self._drafting = drafting
-        stub = cast("VerificationServiceAsyncStub", VerificationServiceStub(channel))
-        self._call = stub.Verify(timeout=timeout_s)
+        self._call = VerifyCall(channel, timeout_s)
         self._loop: DraftingLoop | None = None
         self._drafts: asyncio.Task[None] | None = None
-        self._reading: asyncio.Future[object] | None = None
         self._half_closed = False
         self._finished = False
         self._closing = False
-        self._sent_bytes = 0
-        self._received_bytes = 0
 
     async def responses(self, spec: GenerationSpec) -> AsyncIterator[GenerateResponse]:
         """Up to `finished`. Raises what the verify node raised, and UnavailableError when it is not
         there or goes away."""
+        self._start_drafting(spec)
         try:
-            self._start_drafting(spec)
-            while (response := await self._read()) is not None:
-                self._received_bytes += response.ByteSize()
+            while (response := await self._call.read()) is not None:
                 self._finished = response.HasField("finished")
                 if (mine := self._translate(response)) is not None:
                     yield mine
@@ -86,15 +77,14 @@ class AssistedAnswer:
 
     async def close(self) -> None:
         """Ends the session on the verify node as well. Idempotent."""
-        if not self._finished and not self._call.done():
+        if not self._finished and not self._call.done:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_CLOSE_TIMEOUT_S):
                     await self._say_goodbye()
-        self._call.cancel()
-        left = [task for task in (self._drafts, self._reading) if task is not None]
-        for task in left:
-            task.cancel()
-        await asyncio.gather(*left, return_exceptions=True)
+        await self._call.cancel()
+        if self._drafts is not None:
+            self._drafts.cancel()
+            await asyncio.gather(self._drafts, return_exceptions=True)
 
     async def _say_goodbye(self) -> None:
         """Without a Close, the verify node would take the drafter for lost, and wait for it."""
@@ -103,18 +93,11 @@ class AssistedAnswer:
             self._loop.stop()
         if self._drafts is not None:
             await asyncio.shield(self._drafts)
-        if self._half_closed or not await self._write(VerifyRequest(close=Close())):
+        if self._half_closed or not await self._call.write(VerifyRequest(close=Close())):
             return
         with contextlib.suppress(grpc.RpcError):
-            while await self._read() is not None:
+            while await self._call.read() is not None:
                 pass
-
-    async def _read(self) -> VerifyResponse | None:
-        """None at the end. Cancelling this leaves the call alone, which gRPC by itself does not."""
-        if self._reading is None or self._reading.done():
-            self._reading = asyncio.ensure_future(self._call.read())
-        response = await asyncio.shield(self._reading)
-        return response if isinstance(response, VerifyResponse) else None
 
     def _start_drafting(self, spec: GenerationSpec) -> None:
         try:
@@ -130,7 +113,7 @@ class AssistedAnswer:
 
     async def _draft(self, spec: GenerationSpec) -> None:
         opening = Open(protocol_revision=PROTOCOL_REVISION, spec=spec)
-        alive = await self._write(VerifyRequest(open=opening))
+        alive = await self._call.write(VerifyRequest(open=opening))
         if alive and self._loop is not None:
             await self._loop.run()
         if not self._closing:
@@ -139,16 +122,7 @@ class AssistedAnswer:
             await self._call.done_writing()
 
     async def _send(self, draft: Draft) -> bool:
-        return await self._write(VerifyRequest(draft=draft))
-
-    async def _write(self, request: VerifyRequest) -> bool:
-        """False when the call is over; its status reaches `responses`."""
-        try:
-            await self._call.write(request)
-        except (grpc.RpcError, asyncio.InvalidStateError):
-            return False
-        self._sent_bytes += request.ByteSize()
-        return True
+        return await self._call.write(VerifyRequest(draft=draft))
 
     def _translate(self, response: VerifyResponse) -> GenerateResponse | None:
         match response.WhichOneof("message"):
@@ -171,8 +145,8 @@ class AssistedAnswer:
         if self._loop is not None:
             stats.sent_pieces = self._loop.sent_pieces
             stats.draft_ms = self._loop.draft_ms
-        stats.sent_bytes = self._sent_bytes
-        stats.received_bytes = self._received_bytes
+        stats.sent_bytes = self._call.sent_bytes
+        stats.received_bytes = self._call.received_bytes
         return finished
 
     def _explain(self, error: grpc.RpcError) -> AnydraftError:

@@ -52,10 +52,9 @@ def load(options: LoadOptions) -> ServedModel:
     if options.threads is not None:
         torch.set_num_threads(options.threads)
     device_map = options.device_map or ("auto" if torch.cuda.is_available() else "cpu")
+    dtype = _dtype(options.dtype, device_map)
     files = resolve_model(options.model)
-    model, transformers_tokenizer = load_dense(
-        files, dtype=_dtype(options.dtype, device_map), device_map=device_map
-    )
+    model, transformers_tokenizer = load_dense(files, dtype=dtype, device_map=device_map)
     tokenizer = TextTokenizer.from_transformers(transformers_tokenizer)
     num_ids = vocabulary_size(model)
     tokenizer.check_vocabulary(num_ids)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from anydraft.cli.nodes import NodeProcess
-from anydraft.client import Client, GenerationResult
+from anydraft.client import Client, GenerationResult, Stream
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -122,14 +122,14 @@ def _compare(
         tokens=len(with_drafts.token_ids),
         target_only_rate=alone.stats.tokens_per_second,
         assisted_rate=stats.tokens_per_second,
-        acceptance=stats.acceptance_rate,
+        acceptance=stats.acceptance_rate or 0.0,
         tokens_per_round=stats.completion_tokens / max(stats.rounds, 1),
         wire_bytes=stats.sent_bytes + stats.received_bytes,
         identical=alone.token_ids == with_drafts.token_ids and alone.text == with_drafts.text,
     )
 
 
-def _ask(client: Client, prompt: str, max_new_tokens: int):  # type: ignore[no-untyped-def]  # noqa: ANN202
+def _ask(client: Client, prompt: str, max_new_tokens: int) -> Stream:
     return client.generate(
         messages=[{"role": "user", "content": prompt}],
         max_new_tokens=max_new_tokens,
@@ -152,22 +152,25 @@ def _show(client: Client, prompt: str, max_new_tokens: int, console: Console) ->
 def _print_table(rows: Sequence[Row], args: argparse.Namespace, console: Console) -> None:
     from rich.table import Table
 
-    table = Table(title=f"{args.target} alone, and assisted by {args.assistant}")
+    table = Table(title="the target alone and assisted, tokens per second")
     for name in (
         "prompt",
         "tokens",
-        "alone tok/s",
-        "assisted tok/s",
+        "alone",
+        "assisted",
         "speed-up",
         "accepted",
         "tokens/step",
         "wire bytes",
-        "identical",
+        "same",
     ):
-        table.add_column(name, justify="left" if name == "prompt" else "right")
+        left = name == "prompt"
+        table.add_column(
+            name, justify="left" if left else "right", no_wrap=left, ratio=left or None
+        )
     for row in [*rows, _total(rows)]:
         table.add_row(
-            row.prompt[:32],
+            row.prompt,
             str(row.tokens),
             f"{row.target_only_rate:.1f}",
             f"{row.assisted_rate:.1f}",

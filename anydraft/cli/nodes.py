@@ -1,4 +1,4 @@
-"""Starting nodes as processes, for the demo and benchmarks: address from the log, ended for sure."""
+"""Nodes as processes, for the demo, benchmarks and tests: always ended with their user."""
 
 from __future__ import annotations
 
