@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 
 import grpc.aio
@@ -41,6 +42,7 @@ class DraftNode:
         """Raises InvalidRequestError when `verify` or `listen` is not HOST:PORT."""
         self._loaded = loaded
         self._verify = verify
+        self._address = listen
         self._server = NodeServer(listen)
         self._channel: grpc.aio.Channel = dial(verify)
         self._worker = DraftWorker()
@@ -51,20 +53,24 @@ class DraftNode:
 
     async def start(self) -> str:
         """Serves; returns the bound "host:port". FailedPreconditionError when it is taken."""
-        address = await self._server.start()
+        self._address = await self._server.start()
         await self._server.set_ready(SERVICES)
+        return self._address
+
+    async def run_until_signal(self, grace_s: float) -> None:
+        """Says that it is ready, and serves until SIGTERM or SIGINT; open answers then get
+        `grace_s` seconds to finish."""
+        serving = asyncio.create_task(self._server.run_until_signal(grace_s))
+        # It has its signal handlers then: who reads "ready" may stop the node at once.
+        await asyncio.sleep(0)
         _log.info(
             "anydraft-draft ready on %s (model %s, engine %s, verify %s)",
-            address,
+            self._address,
             self._loaded.model,
             self._loaded.engine,
             self._verify,
         )
-        return address
-
-    async def run_until_signal(self, grace_s: float) -> None:
-        """Until SIGTERM or SIGINT; open answers get `grace_s` seconds to finish."""
-        await self._server.run_until_signal(grace_s)
+        await serving
 
     async def stop(self, grace_s: float = 0.0) -> None:
         """Stops and frees everything. Idempotent."""

@@ -24,7 +24,7 @@ class DraftSettings:
     model: str | None = None
     """A name or folder, as `anydraft.models` understands it; None for the lookup engine."""
     engine: str = "onnx"
-    """"onnx", "torch", or "lookup" for prompt lookup alone."""
+    """One of ENGINES; "lookup" is prompt lookup alone."""
     precision: str = "int4"
     """Of the ONNX file, where there are several or it is exported."""
     threads: int | None = None
@@ -71,15 +71,17 @@ def load_drafter(settings: DraftSettings) -> LoadedDrafter:
 
     Raises what `anydraft.models`, the engine and the tokenizer raise.
     """
-    lookup = LookupDrafter()
     if settings.engine == "lookup":
+        lookup = LookupDrafter()
         return LoadedDrafter(lookup, "prompt lookup", lookup.description, None, None)
     if settings.model is None:
         raise _invalid("an assistant is needed: give one with --model")
     load = _load_torch if settings.engine == "torch" else _load_onnx
     engine, tokenizer = load(settings.model, settings)
     assistant = AssistantDrafter(engine, tokenizer, settings.min_confidence)
-    drafter = CombinedDrafter(lookup, assistant) if settings.lookup else assistant
+    drafter: Drafter = assistant
+    if settings.lookup:
+        drafter = CombinedDrafter(assistant)
     return LoadedDrafter(
         drafter,
         settings.model,

@@ -8,13 +8,13 @@ from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from tests.models_zoo import VOCABULARY
 from transformers import PreTrainedModel
 
 from anydraft.text.tokenizer import TextTokenizer
 from draft_node.drafters.base import Drafter
 from draft_node.node import DraftNode
 from draft_node.settings import LoadedDrafter
+from tests.models_zoo import VOCABULARY
 from verify_node.cost import StepCost
 from verify_node.engine.context import context_tokens
 from verify_node.engine.proof import choose_runner

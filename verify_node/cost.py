@@ -27,6 +27,10 @@ class StepCost:
         """Expected duration of a step over `tokens` tokens."""
         return self._scale * self._base_ms(tokens)
 
+    def calibrated_ms(self, tokens: int) -> float:
+        """What the same step took at start-up, with the machine to itself."""
+        return self._base_ms(tokens)
+
     def observe(self, tokens: int, ms: float) -> None:
         """A step over `tokens` tokens took `ms`."""
         ratio = ms / max(self._base_ms(tokens), 1e-6)

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 import psutil
 import torch
-from anydraft.models.loading import load_dense
 from transformers import PreTrainedModel
 
 from anydraft.errors import InvalidRequestError
 from anydraft.models import resolve_model
+from anydraft.models.loading import load_dense
 from anydraft.text.tokenizer import TextTokenizer
 from verify_node.engine.calibrate import calibrate
 from verify_node.engine.context import context_tokens

@@ -1,7 +1,8 @@
 """Promise 2, never slower than the target alone: how much of a draft to check, how long to wait.
 
-Both are decided by expected tokens per second, from the drafts' own probabilities, what became of
-this session's earlier drafts, and the cost of a step (`StepCost`).
+Decided by expected tokens per second, from the drafts' own probabilities, what became of this
+session's earlier drafts, and the cost of a step (`StepCost`). What no estimate can know, such as a
+drafter that takes the cores away from the target, is measured: `DraftTrial`.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from verify_node.cost import StepCost
+from verify_node.trial import DraftTrial
 
 _MEMORY = 0.95
 """How much of the record stays with each checked token: about twenty tokens' worth."""
@@ -22,6 +24,7 @@ class Pacing:
 
     def __init__(self, cost: StepCost) -> None:
         self._cost = cost
+        self._trial = DraftTrial(rate_without=1 / cost.calibrated_ms(1))
         self._expected = 1.0
         self._observed = 1.0
         self._rounds_without = 0
@@ -54,6 +57,8 @@ class Pacing:
         Waiting w and then checking pays while (w + t_v(E)) / E < t_v(1), with E the tokens that a
         step with a draft has been bringing. 0 when drafts have been arriving too late for that.
         """
+        if not self._trial.drafts_wanted:
+            return 0.0
         step, tokens = self._cost.ms(1), self._tokens_per_draft
         worth = tokens * step - self._cost.ms(round(tokens) + 1)
         if self._arrival_ms is not None and self._arrival_ms > worth:
@@ -67,8 +72,11 @@ class Pacing:
         else:
             self._arrival_ms += 0.2 * (delay_ms - self._arrival_ms)
 
-    def checked(self, probabilities: Sequence[float], num_accepted: int) -> None:
-        """What became of the draft tokens that a step checked."""
+    def committed(self, probabilities: Sequence[float], num_accepted: int, ms: float) -> None:
+        """A step checked draft tokens of these probabilities, and committed `num_accepted` of them
+        and one more token, `ms` after the commit before it.
+        """
+        self._trial.observe(num_accepted + 1, ms)
         if not probabilities:
             self._rounds_without += 1
             return
@@ -80,8 +88,6 @@ class Pacing:
             self._observed = _MEMORY * self._observed + (position < num_accepted)
 
     @property
-    def drafts_pay(self) -> bool:
-        """Whether a likely draft token is worth checking at all."""
-        trust = min(self._observed / self._expected, 1.0)
-        gain = (1 + trust) / self._cost.ms(2)
-        return gain > 1 / self._cost.ms(1)
+    def drafts_wanted(self) -> bool:
+        """Whether the drafter should go on drafting for this session."""
+        return self._trial.drafts_wanted

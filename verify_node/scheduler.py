@@ -32,8 +32,6 @@ from verify_node.target import (
 
 _log = logging.getLogger(__name__)
 
-_ROOM_TO_PROBE = 2
-
 
 @dataclass(frozen=True, slots=True)
 class SchedulerLimits:
@@ -72,9 +70,9 @@ class _Session:
 
     @property
     def draft_room(self) -> int:
-        """Draft tokens worth having; few when they have not been paying, so that it can change."""
+        """Draft tokens worth having; none while the session is faster without."""
         room = max(self.request.max_new_tokens - len(self.answer_ids) - 1, 0)
-        return room if self.pacing.drafts_pay else min(room, _ROOM_TO_PROBE)
+        return room if self.pacing.drafts_wanted else 0
 
     def uncached_ids(self) -> list[int]:
         """Committed ids that the cache does not hold yet; one or more."""
@@ -296,12 +294,15 @@ class Scheduler:
         accepted = accept(logits, draft_ids, session.chooser, session.answer_ids)
         cut = session.listener.cut(accepted.token_ids)
         token_ids = accepted.token_ids[: cut.num_tokens]
+        now = time.perf_counter()
+        since_last_ms = (now - session.ready_at) * 1e3
         with self._changed:
             session.answer_ids.extend(token_ids)
             session.draft = ()
-            session.ready_at = time.perf_counter()
+            session.ready_at = now
         session.cache.truncate(session.num_committed - 1)
-        session.pacing.checked([t.probability for t in planned.draft], accepted.num_accepted)
+        probabilities = [token.probability for token in planned.draft]
+        session.pacing.committed(probabilities, accepted.num_accepted, since_last_ms)
         if cut.reason is not None:
             self.release(session)
         session.listener.committed(

@@ -58,7 +58,7 @@ def is_reachable() -> bool:
     try:
         get_session().head(constants.ENDPOINT, timeout=CONNECT_TIMEOUT_S)
     except Exception:
-        # The session is httpx's today and was requests' before: their errors share no base.
+        # The library under the session has changed more than once; its errors share no base.
         return False
     return True
 

@@ -128,7 +128,9 @@ def _load_tokenizer(folder: Path, name: str, **options: Any) -> Any:
 
 def _require_same_vocabulary(model: Any, tokenizer: Any, name: str) -> None:
     rows = model.get_input_embeddings().num_embeddings
-    highest = max(tokenizer.get_vocab().values(), default=-1)
+    # Without added tokens: several tokenizers add a padding token that their model never learnt.
+    vocabulary = tokenizer.backend_tokenizer.get_vocab(with_added_tokens=False)
+    highest = max(vocabulary.values(), default=-1)
     if highest >= rows:
         raise FailedPreconditionError(
             f"The tokenizer of {name} has ids up to {highest}, but the model only {rows} of them: "

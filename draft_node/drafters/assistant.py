@@ -76,6 +76,7 @@ class AssistantStream:
             self._follow_committed_text()
         if len(self._ids) > self._engine.context_tokens:
             self.idle = True
+        if self.idle:
             return None
         logits = self._feed()
         return None if logits is None else self._next_piece(logits)

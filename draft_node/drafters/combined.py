@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from anydraft.v1.prompt_pb2 import Prompt
 from draft_node.drafters.base import Drafter, DraftStream, Piece
 from draft_node.drafters.lookup import LookupDrafter, LookupStream
+
+MIN_MATCH_BYTES = 24
+"""Shorter matches are right less often than an assistant is."""
 
 
 @dataclass(frozen=True)
 class CombinedDrafter:
     """See `draft_node.drafters.base.Drafter`."""
 
-    lookup: LookupDrafter
     assistant: Drafter
+    lookup: LookupDrafter = field(default_factory=lambda: LookupDrafter(MIN_MATCH_BYTES))
 
     @property
     def description(self) -> str:

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from anydraft.v1.prompt_pb2 import Prompt
 from draft_node.drafters.base import Piece
 
-MIN_MATCH_BYTES = 16
+MIN_MATCH_BYTES = 12
+"""Shorter matches are right less than half of the time."""
 _MAX_MATCH_BYTES = 64
 _MAX_CANDIDATES = 16
 _PIECE_BYTES = 64
@@ -63,7 +64,7 @@ class LookupStream:
     def step(self) -> Piece | None:
         if self._restarted:
             self.find()
-        piece = "" if self._source is None else self._read(self._source)
+        piece = "" if self._source is None or self.idle else self._read(self._source)
         if self._source is None or not piece:
             self.idle = True
             return None
@@ -122,8 +123,11 @@ def _common_suffix(text: bytes, end: int) -> int:
 
 
 def _likelihood(match_bytes: int) -> float:
-    """How often a word that follows a match of this length is right."""
-    return 0.75 if match_bytes < 32 else 0.9
+    """How often the word behind a match of this length was right, in summaries, edits and answers
+    about a text in the prompt (Qwen2.5-0.5B, 400 matches)."""
+    if match_bytes < 24:
+        return 0.6
+    return 0.85 if match_bytes < 64 else 0.98
 
 
 def _prompt_bytes(prompt: Prompt) -> bytes:

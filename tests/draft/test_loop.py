@@ -124,7 +124,7 @@ async def test_a_mistaken_assistant_is_followed_by_new_drafts(
 ) -> None:
     mistaken = ANSWER.replace("target", "tablet").replace("words", "weeds").replace("kept", "gone")
     _, drafter = scripted(tokenizer, mistaken)
-    either = CombinedDrafter(LookupDrafter(), drafter) if lookup else drafter
+    either = CombinedDrafter(drafter) if lookup else drafter
     session = Session(either, worker, ScriptedVerifier(ANSWER))
 
     async def think() -> None:
@@ -277,7 +277,7 @@ def test_any_order_of_drafts_and_verdicts(
     verifier = ScriptedVerifier(answer, credit_pieces=credit)
 
     async def play() -> None:
-        either = CombinedDrafter(LookupDrafter(4), drafter) if lookup else drafter
+        either = CombinedDrafter(drafter, LookupDrafter(4)) if lookup else drafter
         session = Session(either, worker, verifier)
         turns = iter(rhythm * (len(answer) + 1))
 

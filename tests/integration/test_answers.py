@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 import torch
-from tests import models_zoo, nodes, tokenizers_zoo
-from tests.integration.drafters import KnowingDrafter
-from tests.integration.test_exact import generate, text_of
 from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedModel
 
 from anydraft import Client
 from anydraft.text.detokenizer import StreamingDetokenizer
 from anydraft.text.tokenizer import TextTokenizer
+from tests import models_zoo, nodes, tokenizers_zoo
+from tests.integration.drafters import KnowingDrafter
+from tests.integration.test_exact import generate, text_of
 
 PROMPT = "The verifier checks"
 

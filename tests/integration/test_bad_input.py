@@ -10,8 +10,6 @@ from pathlib import Path
 
 import grpc
 import pytest
-from tests import models_zoo, nodes, tokenizers_zoo
-from tests.integration.drafters import RandomDrafter
 
 from anydraft import Client
 from anydraft.errors import AnydraftError
@@ -30,6 +28,8 @@ from anydraft.v1.prompt_pb2 import (
 from anydraft.v1.verification_pb2 import Draft, Open, VerifyRequest
 from anydraft.v1.verification_pb2_grpc import VerificationServiceStub
 from anydraft.version import PROTOCOL_REVISION
+from tests import models_zoo, nodes, tokenizers_zoo
+from tests.integration.drafters import RandomDrafter
 
 NAN = float("nan")
 WORDS = Prompt(text="hello")

@@ -9,8 +9,6 @@ from concurrent.futures import ThreadPoolExecutor
 import grpc
 import pytest
 import torch
-from tests import models_zoo, nodes, tokenizers_zoo
-from tests.integration.drafters import KnowingDrafter, RandomDrafter
 from transformers import PreTrainedModel
 
 from anydraft import Client
@@ -22,6 +20,8 @@ from anydraft.v1.verification_pb2_grpc import VerificationServiceStub
 from anydraft.version import PROTOCOL_REVISION
 from draft_node.drafters.assistant import AssistantDrafter
 from draft_node.engines.torch import TorchEngine
+from tests import models_zoo, nodes, tokenizers_zoo
+from tests.integration.drafters import KnowingDrafter, RandomDrafter
 
 NEW_TOKENS = 40
 PROMPTS = (

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tests import models_zoo
 from transformers import T5Config, T5ForConditionalGeneration
 
 from anydraft.errors import UnsupportedModelError
+from tests import models_zoo
 from verify_node.engine import proof
 from verify_node.engine.proof import choose_runner
 from verify_node.engine.ragged import RaggedRunner
@@ -49,7 +49,9 @@ def test_a_model_whose_cache_lies_is_refused(monkeypatch: pytest.MonkeyPatch) ->
     model = models_zoo.build("llama")
     real = proof._replay
     monkeypatch.setattr(
-        proof, "_replay", lambda runner, texts: [t + torch.randn_like(t) for t in real(runner, texts)]
+        proof,
+        "_replay",
+        lambda runner, texts: [t + torch.randn_like(t) for t in real(runner, texts)],
     )
     with pytest.raises(UnsupportedModelError, match="exactly"):
         choose_runner(model)

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from tests import models_zoo
 from transformers import GenerationConfig
 
 from anydraft.v1.prompt_pb2 import SamplingParams
+from tests import models_zoo
 from verify_node.accept import accept
 from verify_node.sampling import (
     SamplingSettings,
@@ -46,7 +47,7 @@ def test_draws_along_one_answer_are_independent() -> None:
     logits = torch.zeros(4)
     draws = [chooser.choose(logits, [0] * index) for index in range(8_000)]
     pairs = torch.zeros(16)
-    for left, right in zip(draws, draws[1:], strict=False):
+    for left, right in itertools.pairwise(draws):
         pairs[4 * left + right] += 1
     expected = (len(draws) - 1) / 16
     assert ((pairs - expected) ** 2 / expected).sum().item() < chi_square_limit(15)

@@ -1,0 +1,71 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from anydraft.errors import InvalidRequestError, NotFoundError
+from anydraft.v1.prompt_pb2 import Prompt
+from draft_node.drafters.assistant import AssistantDrafter
+from draft_node.drafters.combined import CombinedDrafter
+from draft_node.drafters.lookup import LookupDrafter
+from draft_node.settings import DraftSettings, load_drafter
+
+
+@pytest.mark.parametrize(
+    ("values", "flag"),
+    [
+        ({"engine": "magic", "model": "m"}, "--engine magic"),
+        ({}, "--model"),
+        ({"engine": "torch"}, "--model"),
+        ({"engine": "lookup", "lookup": False}, "--no-lookup"),
+        ({"model": "m", "max_draft": 0}, "--max-draft"),
+        ({"model": "m", "threads": 0}, "--threads"),
+        ({"model": "m", "min_confidence": 1.5}, "--min-confidence"),
+        ({"model": "m", "min_confidence": float("nan")}, "--min-confidence"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_by_its_flag(values: dict[str, Any], flag: str) -> None:
+    with pytest.raises(InvalidRequestError, match=flag):
+        DraftSettings(**values)
+
+
+def test_an_onnx_folder(genai_folder: Path) -> None:
+    loaded = load_drafter(DraftSettings(model=str(genai_folder), threads=1))
+    assert isinstance(loaded.drafter, CombinedDrafter)
+    assert "model.onnx, 1 threads, prompt lookup" in loaded.engine
+    assert loaded.model == str(genai_folder)
+    assert loaded.has_chat_template is False
+    stream = loaded.drafter.open(Prompt(text="Some text"))
+    assert stream.step() is not None or stream.idle
+
+
+def test_without_lookup(genai_folder: Path) -> None:
+    settings = DraftSettings(model=str(genai_folder), lookup=False, min_confidence=0.5)
+    loaded = load_drafter(settings)
+    assert isinstance(loaded.drafter, AssistantDrafter)
+    assert loaded.drafter.min_confidence == 0.5
+
+
+def test_a_torch_folder(llama: Any, genai_folder: Path, tmp_path: Path) -> None:
+    llama.save_pretrained(tmp_path)
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        (tmp_path / name).write_bytes((genai_folder / name).read_bytes())
+    settings = DraftSettings(model=str(tmp_path), engine="torch", device_map="cpu", lookup=False)
+    loaded = load_drafter(settings)
+    assert loaded.engine.startswith("torch")
+    assert loaded.context_tokens == llama.config.max_position_embeddings
+    stream = loaded.drafter.open(Prompt(text="Some text"))
+    assert stream.step() is not None or stream.idle
+
+
+def test_lookup_alone_needs_no_model() -> None:
+    loaded = load_drafter(DraftSettings(engine="lookup"))
+    assert isinstance(loaded.drafter, LookupDrafter)
+    assert (loaded.model, loaded.context_tokens) == ("prompt lookup", None)
+
+
+def test_a_model_that_is_not_there() -> None:
+    with pytest.raises(NotFoundError):
+        load_drafter(DraftSettings(model="no-such-assistant"))
