@@ -77,4 +77,4 @@ HEALTHCHECK --interval=30s --timeout=5s --retries=3 --start-period=60m --start-i
     CMD ["python", "/usr/local/lib/anydraft/healthcheck.py", "127.0.0.1:50051"]
 # Inside a container loopback is nobody's: what may reach the port is decided where it is published.
 ENTRYPOINT ["anydraft-verify", "--listen=0.0.0.0:50051"]
-CMD ["--model=qwen2.5-coder-1.5b-instruct"]
+CMD ["--model=qwen2.5-coder-0.5b-instruct"]

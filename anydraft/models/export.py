@@ -168,8 +168,9 @@ def _run_builder(source: Path, built: Path, precision: str, name: str) -> None:
             reason="ARCHITECTURE_UNSUPPORTED",
         )
     raise InternalError(
-        f"onnxruntime-genai's builder failed on {name}. The end of its output:\n{output[-2000:]}\nName an ONNX export of the model instead, or run the "
-        "assistant on torch.",
+        f"onnxruntime-genai's builder failed on {name}. The end of its output:\n"
+        f"{output[-2000:]}\n"
+        "Name an ONNX export of the model instead, or run the assistant on torch.",
         reason="EXPORT_FAILED",
     )
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import re
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -98,7 +99,7 @@ def _from_hub(
     meant: HubName, name: str, prefer: Layout, precision: str | None, progress: bool | None
 ) -> ModelFiles:
     held = hub.describe(meant.repository, meant.revision)
-    wanted = _wanted_files(meant, {file.path for file in held.files}, prefer, precision)
+    wanted = _wanted_files(meant, [file.path for file in held.files], prefer, precision)
     cached = hub.cached_snapshot(meant.repository, held.commit)
     missing_bytes = sum(
         file.size_bytes
@@ -135,7 +136,7 @@ def _inspect(
 
 
 def _wanted_files(
-    meant: HubName, names: set[str], prefer: Layout, precision: str | None
+    meant: HubName, names: Collection[str], prefer: Layout, precision: str | None
 ) -> list[str]:
     """Which of a repository's files are needed. Raises NotFoundError that says what it has."""
     if meant.file:
