@@ -52,6 +52,8 @@ class DraftingLoop:
         self._credit: int | None = None
         self._flush = False
         self._stopped = False
+        self._silent_at: int | None = None
+        """The committed text to which the drafter had nothing to add, by its length."""
         self._waiting_since: tuple[int, float] | None = None
         """Of a first group without verdict: its number, and when it was sent."""
         self.sent_pieces = 0
@@ -119,11 +121,21 @@ class DraftingLoop:
 
     def _due(self) -> Draft | None:
         """What to send now, if anything."""
-        if not self._window.unsent or self._credit is None:
+        if self._credit is None:
             return None
+        if not self._window.unsent:
+            return self._window.nothing() if self._has_nothing_to_say() else None
         if self._flush or not self._may_draft() or self._group_is_ready():
             return self._window.take(self._credit)
         return None
+
+    def _has_nothing_to_say(self) -> bool:
+        """Once for each text: a verifier that waits must hear that it waits in vain."""
+        silent = self._stream.idle and not self._window.num_pieces and not self._window.ends
+        if not silent or not self._credit or self._silent_at == self._window.committed_bytes:
+            return False
+        self._silent_at = self._window.committed_bytes
+        return True
 
     def _group_is_ready(self) -> bool:
         window = self._window
@@ -149,7 +161,7 @@ class DraftingLoop:
 
     async def _send_draft(self, draft: Draft) -> bool:
         self._flush = False
-        if self._waiting_since is None:
+        if self._waiting_since is None and draft.pieces:
             self._waiting_since = draft.seq, time.perf_counter()
         self.sent_pieces += len(draft.pieces)
         return await self._send(draft)

@@ -109,6 +109,11 @@ class DraftWindow:
             ends=ends,
         )
 
+    def nothing(self) -> Draft:
+        """A draft that says: nothing follows the committed text, do not wait for it."""
+        self._last_seq += 1
+        return Draft(seq=self._last_seq, base_bytes=self.committed_bytes)
+
     def _drop(self, size: int) -> None:
         count = 0
         for piece, _ in self._pieces:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from functools import cache
 
@@ -19,12 +20,12 @@ from tokenizers import (
 
 CORPUS = [
     "The verifier checks every draft in one forward pass, and commits what the target would say.",
-    "def add(left, right):\n    return left + right\n\n\nfor index in range(10):\n    print(index)\n",
+    "def add(left, right):\n    return left + right\n\n\nfor index in range(9):\n    print(index)",
     "Numbers such as 3, 14, 159 and 2653 are split by some tokenizers; others keep 2024 whole.",
     "It's what they'd say: \"don't wait\", isn't it? We've seen that they're late, I'm sure.",
     "Le naïf garçon a mangé des crêpes à l'été. Über allen Gipfeln ist Ruh'. Привет, мир!",
     "你好，世界。今天天气很好，我们去公园散步吧。日本語のテキストも少しあります。",
-    "emoji 🙂 🙃 👍 and ZWJ 👩‍👩‍👧 sequences; tabs\tand\ttabs; spaces    in   runs.\r\n\r\nNew line.",
+    "emoji 🙂 🙃 👍 and ZWJ 👩‍👩‍👧 sequences; tab\tand\ttabs; spaces    in   runs.\r\n\r\nNew.",
     "aaaa aaaaaaaa abab abababab the the the the hello world hello world hello hello",
 ] * 4
 
@@ -102,8 +103,6 @@ def _sentencepiece(prepend: str, vocab_size: int, *, split: bool = True) -> Toke
 
 def _without_byte_specials(tokenizer: Tokenizer) -> Tokenizer:
     # The trainer can put byte tokens into a vocabulary only as special tokens; real ones are plain.
-    import json
-
     spec = json.loads(tokenizer.to_str())
     spec["added_tokens"] = [t for t in spec["added_tokens"] if t["content"] == "<unk>"]
     return Tokenizer.from_str(json.dumps(spec))

@@ -17,10 +17,9 @@ class StepCost:
         if len(points) < 2:
             raise ValueError("a step cost needs two calibration points or more")
         self._tokens = [tokens for tokens, _ in points]
-        # More tokens never cost less; what says otherwise is noise.
-        self._ms: list[float] = []
-        for _, ms in points:
-            self._ms.append(max(ms, self._ms[-1]) if self._ms else ms)
+        # More tokens never cost less, and noise only adds: a step costs at most what any larger one
+        # took.
+        self._ms = [min(ms for _, ms in points[i:]) for i in range(len(points))]
         self._scale = 1.0
 
     def ms(self, tokens: int) -> float:

@@ -75,7 +75,7 @@ def run(args: argparse.Namespace) -> int:
             _compare(prompt, args.max_new_tokens, target_only, assisted, console)
             for prompt in args.prompt or _PROMPTS
         ]
-    _print_table(rows, args, console)
+    _print_table(rows, console)
     if args.output:
         args.output.write_text(json.dumps(_as_json(rows, args), indent=2) + "\n")
     return 0 if all(row.identical for row in rows) else 1
@@ -149,25 +149,14 @@ def _show(client: Client, prompt: str, max_new_tokens: int, console: Console) ->
     return stream.result()
 
 
-def _print_table(rows: Sequence[Row], args: argparse.Namespace, console: Console) -> None:
+def _print_table(rows: Sequence[Row], console: Console) -> None:
+    from rich import box
     from rich.table import Table
 
-    table = Table(title="the target alone and assisted, tokens per second")
-    for name in (
-        "prompt",
-        "tokens",
-        "alone",
-        "assisted",
-        "speed-up",
-        "accepted",
-        "tokens/step",
-        "wire bytes",
-        "same",
-    ):
-        left = name == "prompt"
-        table.add_column(
-            name, justify="left" if left else "right", no_wrap=left, ratio=left or None
-        )
+    table = Table(title="the target alone and assisted, tokens per second", box=box.SIMPLE)
+    table.add_column("prompt", no_wrap=True, width=18)
+    for name in ("ids", "alone", "assisted", "gain", "kept", "/step", "bytes", "same"):
+        table.add_column(name, justify="right", no_wrap=True)
     for row in [*rows, _total(rows)]:
         table.add_row(
             row.prompt,
@@ -181,6 +170,10 @@ def _print_table(rows: Sequence[Row], args: argparse.Namespace, console: Console
             "yes" if row.identical else "NO",
         )
     console.print(table)
+    console.print(
+        "ids: target tokens; kept: drafted tokens that stood; /step: tokens per step of the target; "
+        "bytes: on the wire between the nodes, both ways; same: ids and text identical."
+    )
 
 
 def _total(rows: Sequence[Row]) -> Row:

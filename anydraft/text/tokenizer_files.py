@@ -1,13 +1,18 @@
-"""What lies beside a `tokenizer.json`: named special tokens, chat template, encoding flags."""
+"""`tokenizer.json` and what lies beside it: named special tokens, added tokens, chat template.
+
+Follows transformers 5: with a `tokenizer.json` there, `add_bos_token` and `add_eos_token` of the
+config mean nothing, the post-processor of the file does.
+"""
 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tokenizers import AddedToken, Tokenizer, processors
+from tokenizers import AddedToken, Tokenizer
 
 from anydraft.errors import FailedPreconditionError
 
@@ -27,57 +32,35 @@ SPECIAL_TOKEN_NAMES = (
 class TokenizerConfig:
     """The parts of `tokenizer_config.json` and its neighbours that change encoding or prompts."""
 
-    special_tokens: dict[str, str] = field(default_factory=dict)
-    extra_special_tokens: tuple[str, ...] = ()
-    chat_template: str | None = None
-    add_bos_token: bool | None = None
-    """None leaves the post-processor of `tokenizer.json` as it is."""
-    add_eos_token: bool | None = None
+    special_tokens: Mapping[str, str]
+    added_tokens: Sequence[AddedToken]
+    """What the model's tokenizer must know beside the vocabulary, in the order of their ids."""
+    chat_template: str | None
 
     @classmethod
     def read(cls, folder: Path) -> TokenizerConfig:
         config = _read_json(folder / "tokenizer_config.json")
-        named = {**_read_json(folder / "special_tokens_map.json"), **config}
-        extra = named.get("extra_special_tokens") or named.get("additional_special_tokens") or ()
-        if isinstance(extra, dict):
-            extra = extra.values()
+        if "added_tokens_decoder" not in config:
+            config = {**config, **_read_json(folder / "special_tokens_map.json")}
+        special_tokens = {
+            name: content
+            for name in SPECIAL_TOKEN_NAMES
+            if (content := _content(config.get(name))) is not None
+        }
         return cls(
-            special_tokens={
-                name: content
-                for name in SPECIAL_TOKEN_NAMES
-                if (content := _content(named.get(name))) is not None
-            },
-            extra_special_tokens=tuple(c for token in extra if (c := _content(token)) is not None),
+            special_tokens=special_tokens,
+            added_tokens=_added_tokens(config, special_tokens),
             chat_template=_read_template(folder, config),
-            add_bos_token=config.get("add_bos_token"),
-            add_eos_token=config.get("add_eos_token"),
         )
 
     def apply(self, backend: Tokenizer) -> None:
         """Gives `backend` what transformers adds to it from these files when it loads them."""
         backend.no_truncation()
         backend.no_padding()
-        known = {token.content: token for token in backend.get_added_tokens_decoder().values()}
-        missing = [
-            AddedToken(content, special=True, normalized=False)
-            for content in dict.fromkeys(
-                [*self.special_tokens.values(), *self.extra_special_tokens]
-            )
-            if content not in known
-        ]
+        known = {token.content for token in backend.get_added_tokens_decoder().values()}
+        missing = [token for token in self.added_tokens if token.content not in known]
         if missing:
             backend.add_tokens(missing)
-        if self.add_bos_token is not None or self.add_eos_token is not None:
-            self._set_post_processor(backend)
-
-    def _set_post_processor(self, backend: Tokenizer) -> None:
-        bos = self.special_tokens.get("bos_token") if self.add_bos_token else None
-        eos = self.special_tokens.get("eos_token") if self.add_eos_token else None
-        parts = [f"{bos}:0" if bos else "", "$A:0", f"{eos}:0" if eos else ""]
-        backend.post_processor = processors.TemplateProcessing(
-            single=[part for part in parts if part],
-            special_tokens=[(token, backend.token_to_id(token)) for token in (bos, eos) if token],
-        )
 
 
 def load_backend(folder: Path) -> Tokenizer:
@@ -113,6 +96,20 @@ def _read_json(file: Path) -> dict[str, Any]:
             f"{file} does not hold a JSON object. Download it again.", reason="TOKENIZER_BROKEN"
         )
     return value
+
+
+def _added_tokens(config: Mapping[str, Any], special_tokens: Mapping[str, str]) -> list[AddedToken]:
+    by_id = config.get("added_tokens_decoder") or {}
+    tokens = [_added_token(by_id[token_id]) for token_id in sorted(by_id, key=int)]
+    extra = config.get("extra_special_tokens") or config.get("additional_special_tokens") or ()
+    named = [*special_tokens.values(), *(extra.values() if isinstance(extra, dict) else extra)]
+    tokens += [AddedToken(content, special=True) for t in named if (content := _content(t))]
+    return list({token.content: token for token in reversed(tokens)}.values())[::-1]
+
+
+def _added_token(fields: Mapping[str, Any]) -> AddedToken:
+    flags = ("single_word", "lstrip", "rstrip", "normalized", "special")
+    return AddedToken(fields["content"], **{name: fields[name] for name in flags if name in fields})
 
 
 def _content(token: Any) -> str | None:

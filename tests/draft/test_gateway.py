@@ -155,8 +155,7 @@ async def honest(
     yield opened()
     async for request in requests:
         verifier.take(request.draft)
-        if verifier.buffer.held_bytes:
-            yield VerifyResponse(verdict=verifier.step())
+        yield VerifyResponse(verdict=verifier.step())
         if verifier.finished:
             yield finished()
             return

@@ -200,6 +200,25 @@ async def test_lost_drafts_are_sent_again(tokenizer: TextTokenizer, worker: Draf
     assert "".join(p.text for p in again.pieces).startswith(ANSWER[2:20])
 
 
+async def test_a_verifier_hears_that_nothing_will_come(worker: DraftWorker) -> None:
+    """Prompt lookup has nothing to say about most texts; waiting for it would cost a step each."""
+    session = Session(LookupDrafter(), worker, ScriptedVerifier("Words that were never said."))
+    waits = 0
+
+    async def think() -> None:
+        nonlocal waits
+        session.arrived.clear()
+        async with asyncio.timeout(5):
+            await session.arrived.wait()
+        waits += 1
+
+    await session.play(think)
+    assert waits == session.verifier.num_steps == len(session.verifier.drafts)
+    assert not any(draft.pieces or draft.ends for draft in session.verifier.drafts)
+    assert session.verifier.buffer.stale == 0
+    assert session.loop.sent_pieces == 0
+
+
 class Failing:
     """Drafts two pieces, then dies."""
 
@@ -294,4 +313,5 @@ def test_any_order_of_drafts_and_verdicts(
     assert verifier.committed == answer
     assert verifier.buffer.stale == 0
     assert [draft.seq for draft in verifier.drafts] == list(range(1, len(verifier.drafts) + 1))
-    assert all(draft.pieces or draft.ends for draft in verifier.drafts)
+    empty = [d.base_bytes for d in verifier.drafts if not d.pieces and not d.ends]
+    assert len(empty) == len(set(empty))

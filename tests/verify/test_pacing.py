@@ -108,11 +108,11 @@ def test_a_node_that_was_measured_too_fast_does_not_lose_drafts() -> None:
 
 
 def test_cost_is_interpolated_and_follows_the_machine() -> None:
-    cost = StepCost([(1, 10.0), (4, 16.0), (8, 12.0)])
+    cost = StepCost([(1, 10.0), (2, 90.0), (4, 16.0), (8, 20.0)])
     assert cost.ms(1) == 10.0
-    assert cost.ms(2) == pytest.approx(12.0)
-    assert cost.ms(8) == 16.0, "more tokens never cost less: that was noise"
-    assert cost.ms(100) >= 16.0
+    assert cost.ms(2) == 16.0, "four tokens took 16 ms, so two cannot cost 90: that was noise"
+    assert cost.ms(6) == pytest.approx(18.0)
+    assert cost.ms(100) >= 20.0
     for _ in range(100):
         cost.observe(4, 32.0)
     assert cost.ms(1) == pytest.approx(20.0, rel=0.01)
