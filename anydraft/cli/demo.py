@@ -153,7 +153,12 @@ def _print_table(rows: Sequence[Row], console: Console) -> None:
     from rich import box
     from rich.table import Table
 
-    table = Table(title="the target alone and assisted, tokens per second", box=box.SIMPLE)
+    table = Table(
+        title="the target alone and assisted, tokens per second",
+        box=box.SIMPLE,
+        pad_edge=False,
+        collapse_padding=True,
+    )
     table.add_column("prompt", no_wrap=True, width=18)
     for name in ("ids", "alone", "assisted", "gain", "kept", "/step", "bytes", "same"):
         table.add_column(name, justify="right", no_wrap=True)
@@ -171,8 +176,8 @@ def _print_table(rows: Sequence[Row], console: Console) -> None:
         )
     console.print(table)
     console.print(
-        "ids: target tokens; kept: drafted tokens that stood; /step: tokens per step of the target; "
-        "bytes: on the wire between the nodes, both ways; same: ids and text identical."
+        "ids: target tokens; kept: drafted tokens that stood; /step: tokens a step of the target; "
+        "bytes: between the nodes, both ways; same: ids and text identical."
     )
 
 
