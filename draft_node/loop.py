@@ -105,6 +105,8 @@ class DraftingLoop:
         self._credit = verdict.credit_pieces
         self._measure_round(verdict)
         holds = self._window.commit(verdict.text)
+        if not holds:
+            self._waiting_since = None
         if holds and verdict.draft_seq == self._window.last_seq:
             self._window.resend_beyond(verdict.held_bytes)
         if verdict.text:

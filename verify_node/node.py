@@ -29,6 +29,7 @@ class VerifyNode:
         """Raises InvalidRequestError when `listen` is not HOST:PORT."""
         self._model = model
         self._node = NodeServer(listen)
+        self._address = listen
         server = self._node.server
         add_VerificationServiceServicer_to_server(VerificationService(model), server)
         add_GenerationServiceServicer_to_server(GenerationService(model), server)
@@ -36,19 +37,23 @@ class VerifyNode:
 
     async def start(self) -> str:
         """Serves; returns the bound "host:port". FailedPreconditionError when it is taken."""
-        address = await self._node.start()
+        self._address = await self._node.start()
         await self._node.set_ready(SERVICES)
+        return self._address
+
+    async def run_until_signal(self, grace_s: float) -> None:
+        """Says that it is ready, and serves until SIGTERM or SIGINT; open answers then get
+        `grace_s` seconds to finish."""
+        serving = asyncio.create_task(self._node.run_until_signal(grace_s))
+        # It has its signal handlers then: who reads "ready" may stop the node at once.
+        await asyncio.sleep(0)
         _log.info(
             "anydraft-verify ready on %s (model %s, %s)",
-            address,
+            self._address,
             self._model.name,
             self._model.target.facts.description,
         )
-        return address
-
-    async def run_until_signal(self, grace_s: float) -> None:
-        """Until SIGTERM or SIGINT; open answers get `grace_s` seconds to finish."""
-        await self._node.run_until_signal(grace_s)
+        await serving
 
     async def stop(self, grace_s: float = 0.0) -> None:
         """Stops and frees everything. Idempotent."""

@@ -72,6 +72,10 @@ class Pacing:
         else:
             self._arrival_ms += 0.2 * (delay_ms - self._arrival_ms)
 
+    def waited_in_vain(self, waited_ms: float) -> None:
+        """A session gave up waiting: its draft takes longer, say twice as long."""
+        self.arrived(2 * waited_ms)
+
     def committed(self, probabilities: Sequence[float], num_accepted: int, ms: float) -> None:
         """A step checked draft tokens of these probabilities, and committed `num_accepted` of them
         and one more token, `ms` after the commit before it.

@@ -59,6 +59,8 @@ class _Session:
         # Guarded by the owner's condition.
         self.draft: tuple[DraftToken, ...] = ()
         self.drafter_alive = request.expects_drafts
+        self.declined_at = -1
+        """The length of the answer behind which the drafter has nothing to say."""
 
     @property
     def reserved_tokens(self) -> int:
@@ -67,6 +69,12 @@ class _Session:
     @property
     def num_committed(self) -> int:
         return len(self.request.prompt_ids) + len(self.answer_ids)
+
+    @property
+    def awaits_draft(self) -> bool:
+        """Whether a draft may be on its way. The first token is never delayed for one."""
+        declined = self.declined_at == len(self.answer_ids)
+        return self.drafter_alive and bool(self.answer_ids) and not self.draft and not declined
 
     @property
     def draft_room(self) -> int:
@@ -83,6 +91,9 @@ class _Session:
 
     def offer(self, num_committed: int, draft: Sequence[DraftToken]) -> None:
         self._owner.offer(self, num_committed, draft)
+
+    def decline(self, num_committed: int) -> None:
+        self._owner.decline(self, num_committed)
 
     def expect_drafts(self, expected: bool) -> None:
         self._owner.expect_drafts(self, expected)
@@ -166,6 +177,11 @@ class Scheduler:
             session.draft = usable
             self._changed.notify()
 
+    def decline(self, session: _Session, num_committed: int) -> None:
+        with self._changed:
+            session.declined_at = num_committed
+            self._changed.notify()
+
     def expect_drafts(self, session: _Session, expected: bool) -> None:
         with self._changed:
             session.drafter_alive = expected
@@ -213,8 +229,8 @@ class Scheduler:
         runnable: list[_Session] = []
         wake_at: float | None = None
         for session in self._sessions:
-            waits = session.drafter_alive and session.answer_ids and not session.draft
-            until = session.ready_at + session.pacing.max_wait_ms() / 1e3 if waits else now
+            wait_ms = session.pacing.max_wait_ms() if session.awaits_draft else 0.0
+            until = session.ready_at + wait_ms / 1e3
             if until <= now:
                 runnable.append(session)
             else:
@@ -236,6 +252,8 @@ class Scheduler:
     def _plan_one(self, session: _Session, left: int, others: int, now: float) -> _Planned:
         token_ids = session.uncached_ids()
         waited_ms = (now - session.ready_at) * 1e3 if session.answer_ids else 0.0
+        if session.awaits_draft and session.pacing.max_wait_ms() > 0:
+            session.pacing.waited_in_vain(waited_ms)
         if len(token_ids) > left:
             return _Planned(session, Row(session.cache, token_ids[:left], 0), (), waited_ms)
         room = min(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from transformers import GenerationConfig
@@ -62,6 +62,7 @@ class ServedModel:
         validate_spec(spec)
         self._check_model(spec.model)
         prompt_ids = tuple(self.tokenizer.encode_prompt(spec.prompt))
+        self._check_prompt(prompt_ids)
         max_new_tokens = self._max_new_tokens(spec, len(prompt_ids))
         sampling = SamplingSettings.resolve(spec.sampling, self._defaults, len(prompt_ids))
         self._check_bias(sampling)
@@ -99,12 +100,23 @@ class ServedModel:
                 reason="MODEL_NOT_SERVED",
             )
 
-    def _max_new_tokens(self, spec: GenerationSpec, prompt_tokens: int) -> int:
-        if not prompt_tokens:
+    def _check_prompt(self, prompt_ids: Sequence[int]) -> None:
+        if not prompt_ids:
             raise InvalidRequestError(
                 "the prompt is empty for this model's tokenizer. Give it some text.",
                 reason="EMPTY_PROMPT",
             )
+        # Some tokenizers have added tokens that their model has no embedding for.
+        rows = self.target.facts.vocabulary_size
+        if unknown := [token_id for token_id in prompt_ids if token_id >= rows]:
+            text = self.tokenizer.token_bytes(unknown[0]).decode(errors="replace")
+            raise InvalidRequestError(
+                f"the prompt contains the special token {text!r}, which this model does not know. "
+                "Leave it out.",
+                reason="TOKEN_NOT_IN_MODEL",
+            )
+
+    def _max_new_tokens(self, spec: GenerationSpec, prompt_tokens: int) -> int:
         left = self.context_tokens - prompt_tokens
         if left < 1:
             raise ContextFullError(

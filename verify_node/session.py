@@ -107,9 +107,15 @@ class SessionText:
     def draft(
         self, seq: int, base_bytes: int, pieces: Sequence[tuple[str, float]], ends: bool
     ) -> None:
-        """A draft arrived. Stale ones are counted, never an error."""
+        """A draft arrived. Stale ones are counted, never an error; an empty one says that nothing
+        will come before the next verdict.
+        """
         with self._lock:
-            if not self._over and self._drafts.offer(seq, base_bytes, pieces, ends):
+            if self._over:
+                return
+            if not pieces and not ends and base_bytes == self._text_bytes:
+                self._target.decline(len(self._ids) - self._num_prompt)
+            elif self._drafts.offer(seq, base_bytes, pieces, ends):
                 self._offer()
 
     # From the target's thread.

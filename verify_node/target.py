@@ -84,6 +84,11 @@ class TargetSession(Protocol):
         offered before. Ignored when the answer has moved on meanwhile. Thread-safe.
         """
 
+    def decline(self, num_committed: int) -> None:
+        """No draft will follow the first `num_committed` tokens: do not wait for one there.
+        Thread-safe.
+        """
+
     def expect_drafts(self, expected: bool) -> None:
         """Whether more drafts may come; without, the session never waits. Thread-safe."""
 

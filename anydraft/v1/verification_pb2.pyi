@@ -104,6 +104,9 @@ class Draft(google.protobuf.message.Message):
     Offsets count UTF-8 bytes of the generated text, special tokens written out, the prompt not
     counted. A draft whose base lies behind the committed text still holds when the committed text
     since base is a prefix of it; when it contradicts, it is stale: dropped and counted, no error.
+
+    A draft without pieces that does not end the answer says that the assistant has nothing to add to
+    the text committed up to base: the verifier need not wait for a draft there.
     """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor

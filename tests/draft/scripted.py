@@ -109,6 +109,10 @@ class ScriptedVerifier:
     def finished(self) -> bool:
         return self.committed == self.answer
 
+    def well_supplied(self, num_pieces: int) -> bool:
+        """Whether it holds so many pieces, or all that will come."""
+        return self.buffer.piece_count >= num_pieces or self.buffer.ends
+
     def take(self, draft: Draft) -> None:
         self.drafts.append(draft)
         pieces = [(piece.text, piece.logprob) for piece in draft.pieces]

