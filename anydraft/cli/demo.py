@@ -100,7 +100,10 @@ def _start(args: argparse.Namespace, console: Console, stack: ExitStack) -> tupl
     draft = stack.enter_context(
         NodeProcess(
             "draft_node",
-            ["--model", str(assistant), "--listen", "127.0.0.1:0", "--verify", verify_address],
+            [
+                *("--model", str(assistant), "--listen", "127.0.0.1:0"),
+                *("--verify", verify_address, "--threads", str(_draft_threads())),
+            ],
         )
     )
     draft_address = draft.wait_ready(_READY_TIMEOUT_S)
@@ -108,6 +111,11 @@ def _start(args: argparse.Namespace, console: Console, stack: ExitStack) -> tupl
     for client in clients:
         client.generate("Hello", max_new_tokens=4, timeout=_ANSWER_TIMEOUT_S).result()
     return clients[0], clients[1]
+
+
+def _draft_threads() -> int:
+    """Half of the cores: here the target's threads want the others at the same time."""
+    return max(len(os.sched_getaffinity(0)) // 2, 1)
 
 
 def _compare(
