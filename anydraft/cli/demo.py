@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import concurrent.futures
 import json
 import os
 import time
@@ -86,7 +85,7 @@ def _start(args: argparse.Namespace, console: Console, stack: ExitStack) -> tupl
     from anydraft.models import resolve_assistant, resolve_model
 
     console.print(f"target [bold]{args.target}[/], assistant [bold]{args.assistant}[/]")
-    resolve_model(args.target, progress=True)
+    resolve_model(args.target)
     console.print("loading the target, preparing the assistant …")
     verify = stack.enter_context(
         NodeProcess(
@@ -94,8 +93,7 @@ def _start(args: argparse.Namespace, console: Console, stack: ExitStack) -> tupl
             ["--model", args.target, "--listen", "127.0.0.1:0", "--dtype", args.dtype],
         )
     )
-    with concurrent.futures.ThreadPoolExecutor(1) as pool:
-        assistant = pool.submit(resolve_assistant, args.assistant, progress=True).result()
+    assistant = resolve_assistant(args.assistant)
     verify_address = verify.wait_ready(_READY_TIMEOUT_S)
     draft = stack.enter_context(
         NodeProcess(

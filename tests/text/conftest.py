@@ -8,14 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import settings
 
 from anydraft.text import TextTokenizer
 from tests.text import cases
-
-# A shared machine stalls now and then; that is no failure of the text rules.
-settings.register_profile("text", deadline=None)
-settings.load_profile("text")
 
 
 @pytest.fixture(scope="session")
