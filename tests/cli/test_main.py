@@ -85,12 +85,18 @@ def test_debugging_shows_a_bug(monkeypatch: pytest.MonkeyPatch) -> None:
         main(["generate", "--server", "a:1", "--prompt", "Hi"])
 
 
+# A test run that was started in the background ignores Ctrl-C, and so would its children.
+HEARS_CTRL_C = (
+    "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler); "
+    "from anydraft.cli.main import main; sys.exit(main())"
+)
+
+
 def test_ctrl_c_is_quiet_and_cancels_the_call(node: FakeNode) -> None:
     node.hang(opened(), delta("Hel", 1))
     arguments = ["generate", "--server", node.address, "--prompt", "Hi"]
-    with subprocess.Popen(
-        [*COMMAND, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    ) as process:
+    command = [sys.executable, "-c", HEARS_CTRL_C, *arguments]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert process.stdout.read(3) == b"Hel"
         process.send_signal(signal.SIGINT)
