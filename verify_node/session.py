@@ -95,11 +95,9 @@ class SessionText:
         self._stops = StopMatcher(limits.stops)
         self._stop_found = ""
         self._user_text = ""
-        self._text_bytes = 0
         self._drafts = DraftBuffer(max_pieces=MAX_CREDIT_PIECES)
         self._over = False
         self._opened_at = time.perf_counter()
-        self._first_step_ms = 0.0
         self.stats = GenerationStats(prompt_tokens=len(prompt_ids))
 
     # From the event loop.
@@ -113,7 +111,7 @@ class SessionText:
         with self._lock:
             if self._over:
                 return
-            if not pieces and not ends and base_bytes == self._text_bytes:
+            if not pieces and not ends and base_bytes == self._drafts.committed_bytes:
                 self._target.decline(len(self._ids) - self._num_prompt)
             elif self._drafts.offer(seq, base_bytes, pieces, ends):
                 self._offer()
@@ -167,7 +165,7 @@ class SessionText:
         return safe
 
     def _block(self, commit: Commit) -> Block:
-        base_bytes = self._text_bytes
+        base_bytes = self._drafts.committed_bytes
         # An end of sequence has no text of its own: nothing is drafted or shown behind it.
         spoken = commit.token_ids[:-1] if commit.reason == "eos" else commit.token_ids
         drafted = self._internal.push(spoken[: commit.num_accepted])
@@ -176,7 +174,6 @@ class SessionText:
             rest += self._internal.flush()
         text = drafted + rest
         self._ids.extend(commit.token_ids)
-        self._text_bytes += len(text.encode())
         draft_seq = self._drafts.last_seq if commit.num_drafted else 0
         self._drafts.commit(text)
         self._count(commit)
@@ -189,7 +186,7 @@ class SessionText:
             drafted_bytes=len(drafted.encode()),
             logprobs=[_logprobs(score) for score in commit.scores],
             credit_pieces=min(commit.draft_room, MAX_CREDIT_PIECES),
-            held_bytes=len(self._drafts.text.encode()),
+            held_bytes=self._drafts.held_bytes,
             step_ms=commit.step_ms,
             finished=self._finished(commit),
         )
@@ -210,7 +207,7 @@ class SessionText:
     def _finished(self, commit: Commit) -> Finished | None:
         if commit.reason is None:
             return None
-        self.stats.text_bytes = self._text_bytes
+        self.stats.text_bytes = self._drafts.committed_bytes
         self.stats.stale_drafts = self._drafts.stale
         return Finished(reason=_REASONS[commit.reason], stop=self._stop_found, stats=self.stats)
 
@@ -224,7 +221,7 @@ class SessionText:
 
     def _covers(self, candidates: Sequence[Candidate]) -> bool:
         covered = candidates[-1].end if candidates else 0
-        return covered == len(self._drafts.text.encode())
+        return covered == self._drafts.held_bytes
 
 
 def _with_probabilities(

@@ -25,10 +25,6 @@ class LayerBuffer:
         self.values = _stored(self.values, values, start, end)
         return self.keys[:, :end], self.values[:, :end]
 
-    @property
-    def num_bytes(self) -> int:
-        return sum(t.nbytes for t in (self.keys, self.values) if t is not None)
-
 
 def _stored(buffer: torch.Tensor | None, new: torch.Tensor, start: int, end: int) -> torch.Tensor:
     if buffer is None or buffer.shape[1] < end:
@@ -55,11 +51,6 @@ class RaggedCache:
     @property
     def length(self) -> int:
         return self._length
-
-    @property
-    def num_bytes(self) -> int:
-        """Memory held, capacity included."""
-        return sum(layer.num_bytes for layer in self._layers.values())
 
     def layer(self, layer_idx: int) -> LayerBuffer:
         return self._layers.setdefault(layer_idx, LayerBuffer())
