@@ -108,7 +108,7 @@ def test_every_end_of_sequence_id_ends_the_answer(pair: Pair) -> None:
             answer = client.generate(PROMPT, max_new_tokens=48).result()
             assert list(answer.token_ids) == truth
             assert answer.finish_reason == "eos"
-            assert answer.text == text_of(pair.tokenizer, truth[:-1])
+            assert answer.text == visible_text(pair.tokenizer, truth[:-1])
             further = client.generate(PROMPT, max_new_tokens=48, ignore_eos=True).result()
             assert list(further.token_ids) == long
             assert further.finish_reason == "length"
@@ -139,6 +139,11 @@ def test_stop_strings_cut_text_and_ids(pair: Pair) -> None:
             assert ids == list(whole.token_ids[: len(ids)])
             assert stop in certain_text(pair.tokenizer, ids)
             assert stop not in certain_text(pair.tokenizer, ids[:-1])
+
+
+def visible_text(tokenizer: TextTokenizer, ids: Sequence[int]) -> str:
+    """What the reader is to get for `ids`: special tokens are not text."""
+    return text_of(tokenizer, [i for i in ids if not tokenizer.is_special(i)])
 
 
 def certain_text(tokenizer: TextTokenizer, ids: Sequence[int]) -> str:
@@ -179,8 +184,7 @@ def test_streamed_text_is_the_text(pair: Pair) -> None:
     result = stream.result()
     assert "".join(event.text for event in events) == result.text
     assert [i for event in events for i in event.token_ids] == list(result.token_ids)
-    visible = [i for i in result.token_ids if not pair.tokenizer.is_special(i)]
-    assert result.text == text_of(pair.tokenizer, visible)
+    assert result.text == visible_text(pair.tokenizer, result.token_ids)
 
 
 def test_logprobs_are_the_targets(pair: Pair) -> None:
