@@ -3,7 +3,6 @@
 import signal
 import subprocess
 import sys
-import time
 from typing import NoReturn
 
 import pytest
@@ -29,16 +28,6 @@ def test_help_lists_the_commands_and_imports_none_of_them() -> None:
     assert lines[-1] == "0 []"
     for name in ("generate", "chat", "models", "demo", "doctor"):
         assert any(line.split()[:1] == [name] for line in lines)
-
-
-def test_help_is_quick() -> None:
-    def seconds() -> float:
-        started_at_s = time.perf_counter()
-        subprocess.run([*COMMAND, "--help"], capture_output=True, check=True)
-        return time.perf_counter() - started_at_s
-
-    # The best of several: this machine may be busy with other things.
-    assert min(seconds() for _ in range(5)) < 0.3
 
 
 @pytest.mark.parametrize("command", ["generate", "chat", "models", "demo", "doctor"])

@@ -1,5 +1,3 @@
-import time
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -172,16 +170,13 @@ def test_ids_beyond_the_model_are_no_candidates():
 
 
 @pytest.mark.parametrize("tokenizer", cases.REAL, indirect=True)
-def test_a_draft_costs_little_however_long_the_session(tokenizer):
+def test_little_of_a_long_session_is_encoded_again(tokenizer, monkeypatch):
     ids = tokenizer.encode(PROSE * 400)
-    aligner, draft = DraftAligner(tokenizer), " the target checks every draft in one forward pass"
-    assert aligner.align(ids, b"", draft)
-    times = []
-    for _ in range(50):
-        started = time.perf_counter()
-        aligner.align(ids, b"", draft)
-        times.append(time.perf_counter() - started)
-    assert min(times) < 0.002
+    draft = " the target checks every draft in one forward pass"
+    encoded, encode = [], tokenizer.encode
+    monkeypatch.setattr(tokenizer, "encode", lambda text: encoded.append(len(text)) or encode(text))
+    assert DraftAligner(tokenizer).align(ids, b"", draft)
+    assert 0 < sum(encoded) < 1000
 
 
 @pytest.mark.parametrize(

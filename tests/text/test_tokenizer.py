@@ -1,5 +1,4 @@
 import json
-import time
 from pathlib import Path
 
 import pytest
@@ -259,10 +258,3 @@ def test_real_folder_encodes_as_transformers_does(name, real_folder):
             ids = theirs.encode(text, add_special_tokens=special)
             assert ours.encode(text, add_special_tokens=special) == ids
     assert ours.special_tokens == theirs.special_tokens_map
-
-
-@pytest.mark.parametrize("tokenizer", cases.REAL, indirect=True)
-def test_seeing_a_real_vocabulary_as_bytes_takes_no_time(tokenizer):
-    started = time.perf_counter()
-    TextTokenizer(tokenizer.backend)
-    assert time.perf_counter() - started < 1
