@@ -115,9 +115,11 @@ class DraftWindow:
         return Draft(seq=self._last_seq, base_bytes=self.committed_bytes)
 
     def _drop(self, size: int) -> None:
+        # An empty piece is the start of a character: at the cut it stays with what completes it, as
+        # it does on the verifier.
         count = 0
         for piece, _ in self._pieces:
-            if len(piece) > size:
+            if not size or len(piece) > size:
                 break
             size -= len(piece)
             count += 1

@@ -117,5 +117,6 @@ def test_the_verifier_holds_what_was_sent(texts: list[str], moves: list[tuple[in
         if held.startswith(text):
             whole = whole[step:]
             assert whole.startswith(buffer.text)
+            assert buffer.piece_count == window.num_sent
         else:
             return
