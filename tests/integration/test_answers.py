@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import count
 from typing import Any
 
 import pytest
@@ -17,8 +18,9 @@ from anydraft import Client
 from anydraft.text.detokenizer import StreamingDetokenizer
 from anydraft.text.tokenizer import TextTokenizer
 from tests import models_zoo, nodes, tokenizers_zoo
+from tests.greedy import generate, is_decided
 from tests.integration.drafters import KnowingDrafter
-from tests.integration.test_exact import generate, text_of
+from tests.integration.test_exact import text_of
 
 PROMPT = "The verifier checks"
 
@@ -48,8 +50,7 @@ class Pair:
 @pytest.fixture(params=["gpt2", "gemma"], scope="module")
 def pair(request: pytest.FixtureRequest) -> Iterator[Pair]:
     tokenizer = TextTokenizer(tokenizers_zoo.build(request.param))
-    model = models_zoo.build("llama", seed=3)
-    model.generation_config.eos_token_id = None
+    model = _decided_model(tokenizer)
     drafter = KnowingDrafter({}, error_rate=0.2)
     with (
         nodes.verify_node(nodes.served(model, tokenizer)) as verify,
@@ -58,6 +59,17 @@ def pair(request: pytest.FixtureRequest) -> Iterator[Pair]:
         Client(draft) as assisted,
     ):
         yield Pair(model, tokenizer, alone, assisted, drafter)
+
+
+def _decided_model(tokenizer: TextTokenizer) -> PreTrainedModel:
+    """With an answer to PROMPT that does not depend on the machine's rounding, and without end."""
+    prompt_ids = tokenizer.encode(PROMPT, add_special_tokens=True)
+    for seed in count(3):
+        model = models_zoo.build("llama", seed=seed)
+        model.generation_config.eos_token_id = None
+        if is_decided(model, prompt_ids, max_new_tokens=48):
+            return model
+    raise AssertionError
 
 
 @pytest.mark.parametrize(
@@ -73,11 +85,14 @@ def pair(request: pytest.FixtureRequest) -> Iterator[Pair]:
     ids=str,
 )
 def test_a_seed_decides_the_answer_whatever_is_drafted(pair: Pair, options: dict) -> None:
+    accepted = 0
     for seed in (1, 2, 3):
         alone, assisted = pair.ask(seed=seed, **options)
         assert assisted.token_ids == alone.token_ids
         assert assisted.seed == alone.seed == seed
-        assert assisted.stats.accepted > 0
+        accepted += assisted.stats.accepted
+    # Not in each answer: random text is seldom encoded as the ids that it came from.
+    assert accepted > 0
     answers = {pair.ask(seed=seed, **options)[0].token_ids for seed in range(10, 14)}
     assert len(answers) == 4
 
@@ -200,16 +215,20 @@ def test_logprobs_are_the_targets(pair: Pair) -> None:
 
 
 def test_the_statistics_add_up(pair: Pair) -> None:
-    alone, assisted = pair.ask()
-    assert alone.stats.drafted == alone.stats.draft_rounds == 0
-    assert alone.stats.rounds == alone.stats.completion_tokens == 48
-    stats = assisted.stats
-    assert stats.prompt_tokens == len(pair.prompt_ids)
-    assert stats.accepted <= stats.drafted
-    assert stats.completion_tokens == 48 <= stats.accepted + stats.rounds
-    assert stats.rounds < 48
-    assert stats.sent_bytes > 0
-    assert stats.received_bytes > 0
+    rounds = []
+    for _ in range(4):
+        alone, assisted = pair.ask()
+        assert alone.stats.drafted == alone.stats.draft_rounds == 0
+        assert alone.stats.rounds == alone.stats.completion_tokens == 48
+        stats = assisted.stats
+        assert stats.prompt_tokens == len(pair.prompt_ids)
+        assert stats.accepted <= stats.drafted
+        assert stats.completion_tokens == 48 <= stats.accepted + stats.rounds
+        assert stats.sent_bytes > 0
+        assert stats.received_bytes > 0
+        rounds.append(stats.rounds)
+    # On a busy machine, all drafts of an answer may come too late.
+    assert min(rounds) < 48
 
 
 def test_sampled_answers_follow_the_targets_distribution() -> None:

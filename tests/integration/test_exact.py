@@ -8,7 +8,6 @@ from concurrent.futures import ThreadPoolExecutor
 
 import grpc
 import pytest
-import torch
 from transformers import PreTrainedModel
 
 from anydraft import Client
@@ -21,6 +20,7 @@ from anydraft.version import PROTOCOL_REVISION
 from draft_node.drafters.assistant import AssistantDrafter
 from draft_node.engines.torch import TorchEngine
 from tests import models_zoo, nodes, tokenizers_zoo
+from tests.greedy import generate, is_decided
 from tests.integration.drafters import KnowingDrafter, RandomDrafter
 
 NEW_TOKENS = 40
@@ -29,15 +29,20 @@ PROMPTS = (
     "def add(left, right):\n    return",
     "日本語のテキスト 🙂",
     "x",
+    "SELECT name FROM users",
+    "12 + 34 =",
 )
+"""Four of them are asked: those that the model at hand has a decided answer to."""
 TOKENIZERS = list(tokenizers_zoo.EXACT)
 
 
-def generate(model: PreTrainedModel, prompt_ids: Sequence[int], **options: object) -> list[int]:
-    ids = torch.tensor([list(prompt_ids)])
-    settings = {"do_sample": False, "max_new_tokens": NEW_TOKENS, **options}
-    out = model.generate(ids, attention_mask=torch.ones_like(ids), **settings)
-    return out[0, len(prompt_ids) :].tolist()
+def answers_of(model: PreTrainedModel, tokenizer: TextTokenizer) -> dict[str, list[int]]:
+    """Four prompts, each with the ids that `generate` answers."""
+    encoded = {p: tokenizer.encode(p, add_special_tokens=True) for p in PROMPTS}
+    limit = {"max_new_tokens": NEW_TOKENS}
+    chosen = [p for p in PROMPTS if is_decided(model, encoded[p], **limit)][:4]
+    assert len(chosen) == 4
+    return {p: generate(model, encoded[p], **limit) for p in chosen}
 
 
 def text_of(tokenizer: TextTokenizer, ids: Sequence[int]) -> str:
@@ -53,7 +58,7 @@ def test_greedy_ids_through_both_nodes(name: str) -> None:
     tokenizer = TextTokenizer(tokenizers_zoo.build(TOKENIZERS[index % len(TOKENIZERS)]))
     foreign = TextTokenizer(tokenizers_zoo.build(TOKENIZERS[(index + 3) % len(TOKENIZERS)]))
     model = models_zoo.build(name)
-    truths = {p: generate(model, tokenizer.encode(p, add_special_tokens=True)) for p in PROMPTS}
+    truths = answers_of(model, tokenizer)
     texts = {prompt: text_of(tokenizer, ids) for prompt, ids in truths.items()}
     assistant = AssistantDrafter(TorchEngine(models_zoo.build("llama", seed=7)), foreign, 0.0)
     drafters = (KnowingDrafter(texts), RandomDrafter(), assistant)
@@ -61,13 +66,13 @@ def test_greedy_ids_through_both_nodes(name: str) -> None:
     with nodes.verify_node(nodes.served(model, tokenizer)) as verify:
         for drafter in drafters:
             with nodes.draft_node(drafter, verify) as draft, ThreadPoolExecutor(5) as pool:
-                hostile = pool.submit(hostile_ids, verify, PROMPTS[0])
-                answers = {prompt: pool.submit(ask, draft, prompt) for prompt in PROMPTS}
+                hostile = pool.submit(hostile_ids, verify, next(iter(truths)))
+                answers = {prompt: pool.submit(ask, draft, prompt) for prompt in truths}
                 for prompt, answer in answers.items():
                     assert answer.result().token_ids == tuple(truths[prompt])
-                assert hostile.result() == truths[PROMPTS[0]]
+                assert hostile.result() == next(iter(truths.values()))
                 accepted.append(sum(a.result().stats.accepted for a in answers.values()))
-        alone = {prompt: ask(verify, prompt) for prompt in PROMPTS}
+        alone = {prompt: ask(verify, prompt) for prompt in truths}
     assert {p: a.token_ids for p, a in alone.items()} == {p: tuple(t) for p, t in truths.items()}
     assert accepted[0] > 0, "the drafter that knows the answer was never right"
 

@@ -7,11 +7,11 @@ import threading
 from collections.abc import Sequence
 
 import pytest
-import torch
 from transformers import PreTrainedModel
 
 from anydraft.errors import ResourceExhaustedError, UnavailableError
 from tests import models_zoo
+from tests.greedy import generate, is_decided
 from verify_node.cost import StepCost
 from verify_node.engine.proof import choose_runner
 from verify_node.sampling import SamplingSettings
@@ -77,15 +77,15 @@ class Reader:
 
 
 def reference(model: PreTrainedModel, prompt: Sequence[int]) -> list[int]:
-    ids = torch.tensor([list(prompt)])
-    out = model.generate(
-        ids,
-        attention_mask=torch.ones_like(ids),
-        max_new_tokens=NEW_TOKENS,
-        do_sample=False,
-        eos_token_id=None,
-    )
-    return out[0, len(prompt) :].tolist()
+    return generate(model, prompt, max_new_tokens=NEW_TOKENS, eos_token_id=None)
+
+
+def prompt_of(model: PreTrainedModel, length: int, rng: random.Random) -> list[int]:
+    """A random one that the model has a decided answer to."""
+    while True:
+        prompt = [rng.randrange(3, models_zoo.VOCABULARY) for _ in range(length)]
+        if is_decided(model, prompt, max_new_tokens=NEW_TOKENS, eos_token_id=None):
+            return prompt
 
 
 def start(target: Scheduler, prompt: Sequence[int], truth: Sequence[int], mode: str) -> Reader:
@@ -115,9 +115,7 @@ def test_ids_are_those_of_generate(name: str) -> None:
     """Six sessions at once, each with another kind of drafter, prompts longer than a chunk."""
     model = models_zoo.build(name)
     rng = random.Random(name)
-    prompts = [
-        [rng.randrange(3, models_zoo.VOCABULARY) for _ in range(n)] for n in (1, 3, 17, 40, 9, 25)
-    ]
+    prompts = [prompt_of(model, length, rng) for length in (1, 3, 17, 40, 9, 25)]
     truths = [reference(model, prompt) for prompt in prompts]
     target = scheduler_of(model)
     try:
