@@ -24,12 +24,13 @@ class Pacing:
 
     def __init__(self, cost: StepCost) -> None:
         self._cost = cost
-        self._trial = DraftTrial(rate_without=1 / cost.calibrated_ms(1))
+        self._trial = DraftTrial(cost.calibrated_ms(1))
         self._expected = 1.0
         self._observed = 1.0
         self._rounds_without = 0
         self._tokens_per_draft = 2.5
         self._arrival_ms: float | None = None
+        self._has_arrived = False
 
     def num_to_check(self, probabilities: Sequence[float], other_tokens: int) -> int:
         """How many of the draft tokens to check in a step with `other_tokens` of other sessions.
@@ -67,14 +68,21 @@ class Pacing:
 
     def arrived(self, delay_ms: float) -> None:
         """A usable draft came this long after the session could have used one."""
+        if self._has_arrived:
+            self._expect_arrival(delay_ms)
+        else:
+            # The first one tells how long the drafter took to read the prompt, no more.
+            self._has_arrived, self._arrival_ms = True, None
+
+    def waited_in_vain(self, waited_ms: float) -> None:
+        """A session gave up waiting: its draft takes longer, say twice as long."""
+        self._expect_arrival(2 * waited_ms)
+
+    def _expect_arrival(self, delay_ms: float) -> None:
         if self._arrival_ms is None:
             self._arrival_ms = delay_ms
         else:
             self._arrival_ms += 0.2 * (delay_ms - self._arrival_ms)
-
-    def waited_in_vain(self, waited_ms: float) -> None:
-        """A session gave up waiting: its draft takes longer, say twice as long."""
-        self.arrived(2 * waited_ms)
 
     def committed(self, probabilities: Sequence[float], num_accepted: int, ms: float) -> None:
         """A step checked draft tokens of these probabilities, and committed `num_accepted` of them

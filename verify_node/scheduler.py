@@ -73,12 +73,14 @@ class _Session:
     @property
     def awaits_draft(self) -> bool:
         """Whether a draft may be on its way. The first token is never delayed for one."""
-        declined = self.declined_at == len(self.answer_ids)
-        return self.drafter_alive and bool(self.answer_ids) and not self.draft and not declined
+        if not (self.drafter_alive and self.answer_ids and self.draft_room):
+            return False
+        return not self.draft and self.declined_at != len(self.answer_ids)
 
     @property
     def draft_room(self) -> int:
-        """Draft tokens worth having; none while the session is faster without."""
+        """Draft tokens worth having; none while the session is faster without, and none before the
+        last token, which the target says by itself."""
         room = max(self.request.max_new_tokens - len(self.answer_ids) - 1, 0)
         return room if self.pacing.drafts_wanted else 0
 

@@ -19,21 +19,24 @@ from verify_node.scheduler import Scheduler, SchedulerLimits
 from verify_node.target import Commit, Cut, DraftToken, TargetFacts, TargetRequest, TargetSession
 
 NEW_TOKENS = 40
+FACTS = TargetFacts("test", 512, models_zoo.VOCABULARY)
 FLAT_COST = StepCost([(1, 1.0), (64, 1.0)])
 """Checking is free: every draft token that is offered is checked."""
 
 
 def scheduler_of(model: PreTrainedModel, **limits: int) -> Scheduler:
-    facts = TargetFacts("test", 512, models_zoo.VOCABULARY)
     values = {"kv_tokens": 4096, "max_sessions": 8, "max_step_tokens": 24, **limits}
-    return Scheduler(choose_runner(model), FLAT_COST, facts, SchedulerLimits(**values))
+    return Scheduler(choose_runner(model), FLAT_COST, FACTS, SchedulerLimits(**values))
 
 
 class Reader:
     """A listener that drafts along a text it knows, or makes up."""
 
-    def __init__(self, session: TargetSession, truth: Sequence[int], mode: str) -> None:
+    def __init__(
+        self, session: TargetSession, truth: Sequence[int], mode: str, new_tokens: int
+    ) -> None:
         self.session, self.truth, self.mode = session, list(truth), mode
+        self.new_tokens = new_tokens
         self.ids: list[int] = []
         self.commits: list[Commit] = []
         self.error: Exception | None = None
@@ -41,7 +44,7 @@ class Reader:
         self.random = random.Random(mode)
 
     def cut(self, token_ids: Sequence[int]) -> Cut:
-        left = NEW_TOKENS - len(self.ids)
+        left = self.new_tokens - len(self.ids)
         return Cut(left, "length") if len(token_ids) >= left else Cut(len(token_ids))
 
     def committed(self, commit: Commit) -> None:
@@ -59,7 +62,7 @@ class Reader:
     def _draft(self) -> list[DraftToken]:
         right = self.truth[len(self.ids) :][: self.random.randint(1, 7)]
         match self.mode:
-            case "none":
+            case "none" | "silent":
                 ids = []
             case "right":
                 ids = right
@@ -88,10 +91,16 @@ def prompt_of(model: PreTrainedModel, length: int, rng: random.Random) -> list[i
             return prompt
 
 
-def start(target: Scheduler, prompt: Sequence[int], truth: Sequence[int], mode: str) -> Reader:
+def start(
+    target: Scheduler,
+    prompt: Sequence[int],
+    truth: Sequence[int],
+    mode: str,
+    new_tokens: int = NEW_TOKENS,
+) -> Reader:
     request = TargetRequest(
         prompt_ids=tuple(prompt),
-        max_new_tokens=NEW_TOKENS,
+        max_new_tokens=new_tokens,
         sampling=SamplingSettings(),
         eos_ids=(),
         num_logprobs=None,
@@ -100,7 +109,7 @@ def start(target: Scheduler, prompt: Sequence[int], truth: Sequence[int], mode: 
     readers: list[Reader] = []
 
     def listen(session: TargetSession) -> Reader:
-        readers.append(Reader(session, truth, mode))
+        readers.append(Reader(session, truth, mode, new_tokens))
         return readers[0]
 
     target.open(request, listen)
@@ -187,3 +196,15 @@ def test_closing_ends_sessions_with_an_error() -> None:
         assert isinstance(reader.error, UnavailableError)
     with pytest.raises(UnavailableError):
         start(target, [5, 6, 7], [], "none")
+
+
+def test_no_draft_is_waited_for_before_the_last_token() -> None:
+    """It is the target's own. A wait would take a minute here: steps are said to be that slow."""
+    model = models_zoo.build("llama")
+    slow = StepCost([(1, 60_000.0), (64, 60_000.0)])
+    target = Scheduler(choose_runner(model), slow, FACTS, SchedulerLimits(512, 1, 24))
+    try:
+        reader = start(target, [5, 6, 7], [], "silent", new_tokens=2)
+        assert reader.done.wait(30)
+    finally:
+        target.close()
