@@ -1,6 +1,6 @@
 """Text rules: what makes "any tokenizer" true. Everything else trusts them."""
 
-from anydraft.text.alignment import Candidate, DraftAligner, contradicts
+from anydraft.text.alignment import Candidate, DraftAligner
 from anydraft.text.chat import render_messages
 from anydraft.text.detokenizer import StreamingDetokenizer
 from anydraft.text.drafts import DraftBuffer
@@ -16,6 +16,5 @@ __all__ = [
     "StopMatcher",
     "StreamingDetokenizer",
     "TextTokenizer",
-    "contradicts",
     "render_messages",
 ]

@@ -59,9 +59,3 @@ class DraftAligner:
             end += len(piece)
             candidates.append(Candidate(token_id, end))
         return candidates
-
-
-def contradicts(token_text: bytes, remaining: bytes) -> bool:
-    """Whether a token's text speaks against the rest of a draft: False when one is a prefix of the
-    other, so that a token which goes on beyond the draft's end still agrees with it."""
-    return not (token_text.startswith(remaining) or remaining.startswith(token_text))

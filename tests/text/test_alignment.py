@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anydraft.text import DraftAligner, StreamingDetokenizer, contradicts
+from anydraft.text import DraftAligner, StreamingDetokenizer
 from tests import tokenizers_zoo
 from tests.text import cases
 from tests.text.strategies import texts, words
@@ -177,18 +177,3 @@ def test_little_of_a_long_session_is_encoded_again(tokenizer, monkeypatch):
     monkeypatch.setattr(tokenizer, "encode", lambda text: encoded.append(len(text)) or encode(text))
     assert DraftAligner(tokenizer).align(ids, b"", draft)
     assert 0 < sum(encoded) < 1000
-
-
-@pytest.mark.parametrize(
-    ("token", "remaining", "expected"),
-    [
-        (b" world", b" wor", False),
-        (b" wor", b" world", False),
-        (b"", b"x", False),
-        (b"x", b"", False),
-        (b" work", b" world", True),
-        (b"a", b"b", True),
-    ],
-)
-def test_contradicts(token, remaining, expected):
-    assert contradicts(token, remaining) is expected
