@@ -20,7 +20,7 @@ _MIN_ROUNDS = 8
 _ALONE_ROUNDS = 4
 """Rounds without drafts that tell the target's own speed."""
 _ALONE_HOLDS_ROUNDS = 64
-"""For how many rounds with drafts that is believed."""
+"""For how many rounds with drafts that is believed: the load of the node changes."""
 _FIRST_PAUSE_ROUNDS = 8
 _MAX_PAUSE_ROUNDS = 768
 _SURE_GAIN = 1.25
@@ -33,6 +33,7 @@ class DraftTrial:
     def __init__(self, alone_ms: float) -> None:
         """`alone_ms`: what the target is expected to take for a token by itself."""
         self.drafts_wanted = True
+        self._expected_alone_ms = alone_ms
         self._alone_ms = alone_ms
         self._alone_holds = 0
         self._with: deque[tuple[int, float]] = deque(maxlen=_WINDOW_ROUNDS)
@@ -47,6 +48,8 @@ class DraftTrial:
         elif self.drafts_wanted:
             self._with.append((num_tokens, ms))
             self._alone_holds -= 1
+            if self._alone_holds <= 0:
+                self._alone_ms = self._expected_alone_ms
             self._judge_drafting()
         else:
             self._without_ms.append(ms / num_tokens)

@@ -137,6 +137,18 @@ def test_drafting_that_becomes_good_is_taken_up_again() -> None:
     assert all(rounds(trial, 1000, tokens_with=3, ms_with=15.0)[-200:])
 
 
+def test_what_was_measured_under_load_is_forgotten() -> None:
+    """While the node is busy, drafting gains; when it is idle again, drafting loses."""
+    trial = DraftTrial(10.0)
+    for _ in range(40):
+        trial.observe(*((2, 70.0) if trial.drafts_wanted else (1, 40.0)))
+    wanted = []
+    for _ in range(1000):
+        wanted.append(trial.drafts_wanted)
+        trial.observe(*((2, 30.0) if trial.drafts_wanted else (1, 10.0)))
+    assert wanted[-500:].count(True) < 100
+
+
 def test_a_node_that_was_measured_too_fast_does_not_lose_drafts() -> None:
     """The expected rate is only a hint: under load a pause shows what the target really does."""
     wanted = rounds(DraftTrial(2.0), 400, tokens_with=3, ms_with=15.0)
