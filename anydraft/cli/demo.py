@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from anydraft.cli.demo_report import Parting, Report, Row
 from anydraft.cli.nodes import NodeProcess
 from anydraft.client import Client, GenerationResult, Stream
 
@@ -28,24 +29,6 @@ _PROMPTS = (
 )
 _READY_TIMEOUT_S = 600.0
 _ANSWER_TIMEOUT_S = 600.0
-
-
-@dataclass(frozen=True)
-class Row:
-    """One prompt, both ways. Rates in target tokens per second of the whole request."""
-
-    prompt: str
-    tokens: int
-    target_only_rate: float
-    assisted_rate: float
-    acceptance: float
-    tokens_per_round: float
-    wire_bytes: int
-    identical: bool
-
-    @property
-    def speedup(self) -> float:
-        return self.assisted_rate / self.target_only_rate
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -74,10 +57,12 @@ def run(args: argparse.Namespace) -> int:
             _compare(prompt, args.max_new_tokens, target_only, assisted, console)
             for prompt in args.prompt or _PROMPTS
         ]
-    _print_table(rows, console)
+        engine = target_only.server_info().engine
+    report = Report(args.target, args.assistant, engine, args.max_new_tokens, rows)
+    report.show(console)
     if args.output:
-        args.output.write_text(json.dumps(_as_json(rows, args), indent=2) + "\n")
-    return 0 if all(row.identical for row in rows) else 1
+        args.output.write_text(json.dumps(report.as_json(), indent=2) + "\n")
+    return 0 if report.is_lossless else 1
 
 
 def _start(args: argparse.Namespace, console: Console, stack: ExitStack) -> tuple[Client, Client]:
@@ -131,15 +116,34 @@ def _compare(
         acceptance=stats.acceptance_rate or 0.0,
         tokens_per_round=stats.completion_tokens / max(stats.rounds, 1),
         wire_bytes=stats.sent_bytes + stats.received_bytes,
-        identical=alone.token_ids == with_drafts.token_ids and alone.text == with_drafts.text,
+        parting=_parting(prompt, alone.token_ids, with_drafts.token_ids, target_only),
     )
 
 
-def _ask(client: Client, prompt: str, max_new_tokens: int) -> Stream:
+def _parting(
+    prompt: str, alone: Sequence[int], assisted: Sequence[int], target_only: Client
+) -> Parting | None:
+    """Asks the target once more, up to the first token that differs, and how likely both are."""
+    if alone == assisted:
+        return None
+    pairs = enumerate(zip(alone, assisted, strict=False))
+    index = next((i for i, (mine, theirs) in pairs if mine != theirs), None)
+    if index is None:  # one goes on where the other ends
+        return Parting(min(len(alone), len(assisted)), math.inf)
+    again = _ask(target_only, prompt, index + 1, logprobs=2).result()
+    logprobs = {token.token_id: token.logprob for token in again.logprobs[index].top}
+    mine, theirs = (logprobs.get(ids[index], -math.inf) for ids in (alone, assisted))
+    return Parting(index, mine - theirs if math.isfinite(theirs) else math.inf)
+
+
+def _ask(
+    client: Client, prompt: str, max_new_tokens: int, *, logprobs: int | None = None
+) -> Stream:
     return client.generate(
         messages=[{"role": "user", "content": prompt}],
         max_new_tokens=max_new_tokens,
         temperature=0,
+        logprobs=logprobs,
         timeout=_ANSWER_TIMEOUT_S,
     )
 
@@ -153,73 +157,3 @@ def _show(client: Client, prompt: str, max_new_tokens: int, console: Console) ->
         console.print(Text(event.drafted_text, style="green") + Text(own), end="", soft_wrap=True)
     console.print("\n")
     return stream.result()
-
-
-def _print_table(rows: Sequence[Row], console: Console) -> None:
-    from rich import box
-    from rich.table import Table
-
-    table = Table(
-        title="the target alone and assisted, tokens per second",
-        box=box.SIMPLE,
-        pad_edge=False,
-        collapse_padding=True,
-    )
-    table.add_column("prompt", no_wrap=True, width=18)
-    for name in ("ids", "alone", "assisted", "gain", "kept", "/step", "bytes", "same"):
-        table.add_column(name, justify="right", no_wrap=True)
-    for row in [*rows, _total(rows)]:
-        table.add_row(
-            row.prompt,
-            str(row.tokens),
-            f"{row.target_only_rate:.1f}",
-            f"{row.assisted_rate:.1f}",
-            f"{row.speedup:.2f}x",
-            f"{row.acceptance:.0%}",
-            f"{row.tokens_per_round:.2f}",
-            str(row.wire_bytes),
-            "yes" if row.identical else "NO",
-        )
-    console.print(table)
-    console.print(
-        "ids: target tokens; kept: drafted tokens that stood; /step: tokens a step of the target; "
-        "bytes: between the nodes, both ways; same: ids and text identical."
-    )
-
-
-def _total(rows: Sequence[Row]) -> Row:
-    """All prompts as one: rates over the summed times, shares weighted by tokens."""
-    tokens = sum(row.tokens for row in rows)
-    return Row(
-        prompt="all",
-        tokens=tokens,
-        target_only_rate=tokens / sum(row.tokens / row.target_only_rate for row in rows),
-        assisted_rate=tokens / sum(row.tokens / row.assisted_rate for row in rows),
-        acceptance=sum(row.acceptance * row.tokens for row in rows) / tokens,
-        tokens_per_round=tokens / sum(row.tokens / row.tokens_per_round for row in rows),
-        wire_bytes=sum(row.wire_bytes for row in rows),
-        identical=all(row.identical for row in rows),
-    )
-
-
-def _as_json(rows: Sequence[Row], args: argparse.Namespace) -> dict[str, object]:
-    import platform
-
-    return {
-        "target": args.target,
-        "assistant": args.assistant,
-        "max_new_tokens": args.max_new_tokens,
-        "machine": {
-            "cores": os.cpu_count(),
-            "processor": _processor(),
-            "python": platform.python_version(),
-        },
-        "rows": [asdict(row) | {"speedup": row.speedup} for row in [*rows, _total(rows)]],
-    }
-
-
-def _processor() -> str:
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text().splitlines() if info.exists() else []
-    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else "unknown"
