@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import os
 import time
 from collections.abc import Sequence
@@ -129,11 +128,11 @@ def _parting(
     pairs = enumerate(zip(alone, assisted, strict=False))
     index = next((i for i, (mine, theirs) in pairs if mine != theirs), None)
     if index is None:  # one goes on where the other ends
-        return Parting(min(len(alone), len(assisted)), math.inf)
+        return Parting(min(len(alone), len(assisted)), None)
     again = _ask(target_only, prompt, index + 1, logprobs=2).result()
     logprobs = {token.token_id: token.logprob for token in again.logprobs[index].top}
-    mine, theirs = (logprobs.get(ids[index], -math.inf) for ids in (alone, assisted))
-    return Parting(index, mine - theirs if math.isfinite(theirs) else math.inf)
+    mine, theirs = (logprobs.get(ids[index]) for ids in (alone, assisted))
+    return Parting(index, None if mine is None or theirs is None else mine - theirs)
 
 
 def _ask(

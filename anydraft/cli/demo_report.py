@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import platform
 from collections.abc import Sequence
@@ -22,13 +23,13 @@ class Parting:
 
     index: int
     """Of the first token that differs."""
-    margin: float
-    """By how many nats the target alone preferred its own token there; infinite when the other was
-    not its second best."""
+    margin: float | None
+    """By how many nats the target alone preferred its own token there; None when the other was not
+    its second best."""
 
     @property
     def is_near_tie(self) -> bool:
-        return self.margin <= NEAR_TIE_NATS
+        return self.margin is not None and self.margin <= NEAR_TIE_NATS
 
 
 @dataclass(frozen=True)
@@ -114,10 +115,8 @@ class Report:
         return parting.is_near_tie and "float32" not in self.engine
 
     def _explain(self, prompt: str, parting: Parting) -> str:
-        where = (
-            f"{prompt[:18]!r} parts at token {parting.index}, which the target alone prefers by "
-            f"{parting.margin:.2f} nats"
-        )
+        lead = "far" if parting.margin is None else f"{parting.margin:.2f} nats"
+        where = f"{prompt[:18]!r} parts at token {parting.index}; alone, that one led by {lead}"
         if self._may_part(parting):
             return f"{where}: a near tie, which this precision rounds either way ({self.engine})."
         return f"{where}. This must not happen: report it, with this table."
@@ -135,8 +134,12 @@ def total(rows: Sequence[Row]) -> Row:
         acceptance=sum(row.acceptance * row.tokens for row in rows) / tokens,
         tokens_per_round=tokens / sum(row.tokens / row.tokens_per_round for row in rows),
         wire_bytes=sum(row.wire_bytes for row in rows),
-        parting=max(partings, key=lambda parting: parting.margin, default=None),
+        parting=max(partings, key=_gravity, default=None),
     )
+
+
+def _gravity(parting: Parting) -> float:
+    return math.inf if parting.margin is None else parting.margin
 
 
 def _cells(row: Row) -> list[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +42,7 @@ def row(parting: Parting | None = None, **values: Any) -> Row:
         (BF16, None, True),
         (BF16, NEAR, True),
         (BF16, FAR, False),
-        (BF16, Parting(3, math.inf), False),
+        (BF16, Parting(3, None), False),
     ],
 )
 def test_only_near_ties_in_low_precision_may_differ(
@@ -63,10 +62,10 @@ def test_all_prompts_as_one() -> None:
 
 
 @pytest.mark.parametrize(
-    ("assisted", "margin"), [((1, 2, 4, 9), 0.25), ((1, 2, 5, 9), math.inf), ((1, 2), math.inf)]
+    ("assisted", "margin"), [((1, 2, 4, 9), 0.25), ((1, 2, 5, 9), None), ((1, 2), None)]
 )
 def test_where_answers_part_the_target_is_asked_how_nearly(
-    node: FakeNode, assisted: tuple[int, ...], margin: float
+    node: FakeNode, assisted: tuple[int, ...], margin: float | None
 ) -> None:
     top = [TokenLogprob(token_id=3, logprob=-0.5), TokenLogprob(token_id=4, logprob=-0.75)]
     said = TokenLogprobs(logprob=-0.5, top=top)
