@@ -2,7 +2,10 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
-STAMP  := $(VENV)/.installed
+# What `make demo` needs, and that with the tools of the developers.
+USE    := $(VENV)/.installed-use
+DEV    := $(VENV)/.installed-dev
+INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test lint types contract stubs clean
@@ -13,26 +16,33 @@ help:
 	@echo "make lint | types | contract    what CI checks besides the tests"
 	@echo "make stubs     regenerate anydraft/v1 from protos/"
 
-$(STAMP): pyproject.toml constraints.txt
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade "pip>=25"
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(USE): pyproject.toml constraints.txt | $(BIN)/python
+	$(INSTALL) --upgrade "pip>=25"
+	$(INSTALL) -c constraints.txt -e ".[cli,draft,export,verify]"
 	@touch $@
 
-demo: $(STAMP)
+$(DEV): pyproject.toml constraints.txt | $(BIN)/python
+	$(INSTALL) --upgrade "pip>=25"
+	$(INSTALL) -c constraints.txt -e ".[dev]"
+	@touch $(USE) $@
+
+demo: $(USE)
 	$(BIN)/anydraft demo
 
-test: $(STAMP)
+test: $(DEV)
 	$(BIN)/python -m pytest
 
-lint: $(STAMP)
+lint: $(DEV)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
-types: $(STAMP)
+types: $(DEV)
 	$(BIN)/mypy
 
-contract: $(STAMP)
+contract: $(DEV)
 	$(BIN)/buf lint
 	$(BIN)/buf format --diff --exit-code
 	./protos/generate.sh --check

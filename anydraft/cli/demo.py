@@ -5,8 +5,10 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -69,6 +71,7 @@ def _start(args: argparse.Namespace, console: Console, stack: ExitStack) -> tupl
     from anydraft.models import resolve_assistant, resolve_model
 
     console.print(f"target [bold]{args.target}[/], assistant [bold]{args.assistant}[/]")
+    assistant = _in_background(lambda: resolve_assistant(args.assistant))
     resolve_model(args.target)
     console.print("loading the target, preparing the assistant …")
     verify = stack.enter_context(
@@ -77,13 +80,13 @@ def _start(args: argparse.Namespace, console: Console, stack: ExitStack) -> tupl
             ["--model", args.target, "--listen", "127.0.0.1:0", "--dtype", args.dtype],
         )
     )
-    assistant = resolve_assistant(args.assistant)
+    folder = assistant.result()
     verify_address = verify.wait_ready(_READY_TIMEOUT_S)
     draft = stack.enter_context(
         NodeProcess(
             "draft_node",
             [
-                *("--model", str(assistant), "--listen", "127.0.0.1:0"),
+                *("--model", str(folder), "--listen", "127.0.0.1:0"),
                 *("--verify", verify_address, "--threads", str(_draft_threads())),
             ],
         )
@@ -93,6 +96,20 @@ def _start(args: argparse.Namespace, console: Console, stack: ExitStack) -> tupl
     for client in clients:
         client.generate("Hello", max_new_tokens=4, timeout=_ANSWER_TIMEOUT_S).result()
     return clients[0], clients[1]
+
+
+def _in_background(work: Callable[[], Path]) -> Future[Path]:
+    """On a daemon thread, so that an error elsewhere ends the demo at once."""
+    future: Future[Path] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(work())
+        except BaseException as error:
+            future.set_exception(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    return future
 
 
 def _draft_threads() -> int:
