@@ -5,7 +5,8 @@ BIN    := $(VENV)/bin
 # What `make demo` needs, and that with the tools of the developers.
 USE    := $(VENV)/.installed-use
 DEV    := $(VENV)/.installed-dev
-INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check
+PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+INSTALL = $(PIP) --upgrade "pip>=25" && $(PIP) -c constraints.txt -e
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test lint types contract stubs clean
@@ -20,13 +21,11 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(USE): pyproject.toml constraints.txt | $(BIN)/python
-	$(INSTALL) --upgrade "pip>=25"
-	$(INSTALL) -c constraints.txt -e ".[cli,draft,export,verify]"
+	$(INSTALL) ".[cli,draft,export,verify]"
 	@touch $@
 
 $(DEV): pyproject.toml constraints.txt | $(BIN)/python
-	$(INSTALL) --upgrade "pip>=25"
-	$(INSTALL) -c constraints.txt -e ".[dev]"
+	$(INSTALL) ".[dev]"
 	@touch $(USE) $@
 
 demo: $(USE)

@@ -21,9 +21,12 @@ def generate(model: PreTrainedModel, prompt_ids: Sequence[int], **options: objec
     return _generate(model, prompt_ids, **options)[0]
 
 
-def is_decided(model: PreTrainedModel, prompt_ids: Sequence[int], **options: object) -> bool:
-    """Whether every token of the greedy answer is ahead of the next best by more than rounding."""
-    return _generate(model, prompt_ids, **options)[1] > _MARGIN
+def decided_answer(
+    model: PreTrainedModel, prompt_ids: Sequence[int], **options: object
+) -> list[int] | None:
+    """The same; None when a token of it is ahead of the next best by no more than rounding."""
+    ids, margin = _generate(model, prompt_ids, **options)
+    return ids if margin > _MARGIN else None
 
 
 def _generate(

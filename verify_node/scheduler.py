@@ -79,10 +79,13 @@ class _Session:
 
     @property
     def draft_room(self) -> int:
-        """Draft tokens worth having; none while the session is faster without, and none before the
-        last token, which the target says by itself."""
-        room = max(self.request.max_new_tokens - len(self.answer_ids) - 1, 0)
-        return room if self.pacing.drafts_wanted else 0
+        """Draft tokens worth having; none while the session is faster without."""
+        return self.room if self.pacing.drafts_wanted else 0
+
+    @property
+    def room(self) -> int:
+        """Draft tokens that a step may still check: the last of an answer is the target's own."""
+        return max(self.request.max_new_tokens - len(self.answer_ids) - 1, 0)
 
     def uncached_ids(self) -> list[int]:
         """Committed ids that the cache does not hold yet; one or more."""
@@ -258,10 +261,7 @@ class Scheduler:
             session.pacing.waited_in_vain(waited_ms)
         if len(token_ids) > left:
             return _Planned(session, Row(session.cache, token_ids[:left], 0), (), waited_ms)
-        room = min(
-            left - len(token_ids), session.request.max_new_tokens - len(session.answer_ids) - 1
-        )
-        draft = session.draft[: max(room, 0)]
+        draft = session.draft[: min(left - len(token_ids), session.room)]
         others += len(token_ids) - 1
         count = session.pacing.num_to_check([token.probability for token in draft], others)
         draft = draft[:count]

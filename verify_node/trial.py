@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterable
+from statistics import fmean, stdev
 
 _WINDOW_ROUNDS = 48
 """Rounds with drafts that are judged together, the newest."""
@@ -65,7 +65,7 @@ class DraftTrial:
     def _judge_pause(self) -> None:
         if len(self._without_ms) < _ALONE_ROUNDS:
             return
-        self._alone_ms = _mean(self._without_ms)
+        self._alone_ms = fmean(self._without_ms)
         self._alone_holds = _ALONE_HOLDS_ROUNDS
         if not self._loses():
             self._pause_rounds = _FIRST_PAUSE_ROUNDS
@@ -83,15 +83,8 @@ class DraftTrial:
     def _loses(self) -> bool:
         """Whether drafting costs time, beyond one standard error of what it saves in a round."""
         saved = [tokens * self._alone_ms - ms for tokens, ms in self._with]
-        mean = _mean(saved)
-        variance = sum((x - mean) ** 2 for x in saved) / max(len(saved) - 1, 1)
-        return mean + math.sqrt(variance / len(saved)) < 0
+        return fmean(saved) + stdev(saved) / math.sqrt(len(saved)) < 0
 
     def _switch(self, *, drafts_wanted: bool) -> None:
         self.drafts_wanted = drafts_wanted
         self._switched = True
-
-
-def _mean(values: Iterable[float]) -> float:
-    values = list(values)
-    return sum(values) / len(values)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING
 from anydraft.cli.demo_report import Parting, Report, Row
 from anydraft.cli.nodes import NodeProcess
 from anydraft.client import Client, GenerationResult, Stream
+from anydraft.machine import available_cores
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -114,7 +114,7 @@ def _in_background(work: Callable[[], Path]) -> Future[Path]:
 
 def _draft_threads() -> int:
     """Half of the cores: here the target's threads want the others at the same time."""
-    return max(len(os.sched_getaffinity(0)) // 2, 1)
+    return max(available_cores() // 2, 1)
 
 
 def _compare(

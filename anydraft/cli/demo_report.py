@@ -7,8 +7,9 @@ import os
 import platform
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
+
+from anydraft.machine import cpu_fact
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -102,7 +103,7 @@ class Report:
             "max_new_tokens": self.max_new_tokens,
             "machine": {
                 "cores": os.cpu_count(),
-                "processor": _processor(),
+                "processor": cpu_fact("model name") or "unknown",
                 "python": platform.python_version(),
             },
             "rows": [
@@ -154,10 +155,3 @@ def _cells(row: Row) -> list[str]:
         str(row.wire_bytes),
         "yes" if row.identical else "NO",
     ]
-
-
-def _processor() -> str:
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text().splitlines() if info.exists() else []
-    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else "unknown"

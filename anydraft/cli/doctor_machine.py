@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from anydraft.cli.findings import Finding, fail, ok, warn
+from anydraft.machine import CPUINFO, available_cores, cpu_fact
 from anydraft.models.cache import cache_root, human_bytes
 
 # What makes int4, int8 and bf16 arithmetic quick, by the names of Linux.
@@ -35,8 +36,8 @@ def machine_findings() -> Iterator[Finding]:
 
 def _processor() -> Finding:
     architecture = platform.machine()
-    detail = f"{architecture}, {_usable_cores()} cores for this process"
-    flags = _cpu_flags(Path("/proc/cpuinfo"))
+    detail = f"{architecture}, {available_cores()} cores for this process"
+    flags = _cpu_flags(CPUINFO)
     if not flags:
         return ok("processor", f"{detail}; features unknown on {platform.system()}")
     found = [feature for feature in _FEATURES if feature in flags]
@@ -46,23 +47,9 @@ def _processor() -> Finding:
     return ok("processor", detail)
 
 
-def _usable_cores() -> int:
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
 def _cpu_flags(cpuinfo: Path) -> frozenset[str]:
     """Feature names of the first core; none where there is no such file."""
-    try:
-        lines = cpuinfo.read_text().splitlines()
-    except OSError:
-        return frozenset()
-    for line in lines:
-        key, _, value = line.partition(":")
-        if key.strip().lower() in ("flags", "features"):
-            return frozenset(value.split())
-    return frozenset()
+    return frozenset(cpu_fact("flags", "features", cpuinfo=cpuinfo).split())
 
 
 def _cache_folder() -> Finding:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -12,6 +11,7 @@ import numpy as np
 import onnxruntime as ort
 
 from anydraft.errors import AnydraftError, FailedPreconditionError, InvalidRequestError
+from anydraft.machine import available_cores
 from draft_node.engines import onnx_files
 from draft_node.engines.base import Logits
 from draft_node.engines.checks import check_feed, check_truncate, prove_rollback
@@ -20,13 +20,6 @@ from draft_node.engines.onnx_signature import Signature, read_signature
 
 _MAX_LOGITS = 4 * 1024 * 1024
 """Exports make logits for every token they are fed, so long prompts are fed in chunks."""
-
-
-def available_cores() -> int:
-    """Cores that this process may use, which may be fewer than the machine has."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 class OnnxEngine:

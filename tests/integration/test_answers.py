@@ -18,7 +18,7 @@ from anydraft import Client
 from anydraft.text.detokenizer import StreamingDetokenizer
 from anydraft.text.tokenizer import TextTokenizer
 from tests import models_zoo, nodes, tokenizers_zoo
-from tests.greedy import generate, is_decided
+from tests.greedy import decided_answer, generate
 from tests.integration.drafters import KnowingDrafter
 from tests.integration.test_exact import text_of
 
@@ -67,7 +67,7 @@ def _decided_model(tokenizer: TextTokenizer) -> PreTrainedModel:
     for seed in count(3):
         model = models_zoo.build("llama", seed=seed)
         model.generation_config.eos_token_id = None
-        if is_decided(model, prompt_ids, max_new_tokens=48):
+        if decided_answer(model, prompt_ids, max_new_tokens=48) is not None:
             return model
     raise AssertionError
 

@@ -20,7 +20,7 @@ from anydraft.version import PROTOCOL_REVISION
 from draft_node.drafters.assistant import AssistantDrafter
 from draft_node.engines.torch import TorchEngine
 from tests import models_zoo, nodes, tokenizers_zoo
-from tests.greedy import generate, is_decided
+from tests.greedy import decided_answer
 from tests.integration.drafters import KnowingDrafter, RandomDrafter
 
 NEW_TOKENS = 40
@@ -38,11 +38,14 @@ TOKENIZERS = list(tokenizers_zoo.EXACT)
 
 def answers_of(model: PreTrainedModel, tokenizer: TextTokenizer) -> dict[str, list[int]]:
     """Four prompts, each with the ids that `generate` answers."""
-    encoded = {p: tokenizer.encode(p, add_special_tokens=True) for p in PROMPTS}
-    limit = {"max_new_tokens": NEW_TOKENS}
-    chosen = [p for p in PROMPTS if is_decided(model, encoded[p], **limit)][:4]
-    assert len(chosen) == 4
-    return {p: generate(model, encoded[p], **limit) for p in chosen}
+    answers: dict[str, list[int]] = {}
+    for prompt in PROMPTS:
+        prompt_ids = tokenizer.encode(prompt, add_special_tokens=True)
+        ids = decided_answer(model, prompt_ids, max_new_tokens=NEW_TOKENS)
+        if ids is not None and len(answers) < 4:
+            answers[prompt] = ids
+    assert len(answers) == 4
+    return answers
 
 
 def text_of(tokenizer: TextTokenizer, ids: Sequence[int]) -> str:

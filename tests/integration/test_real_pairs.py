@@ -56,7 +56,7 @@ def test_ids_equal_generate(
         ):
             answers = list(pool.map(lambda prompt: ask(client, prompt), PROMPTS))
     assert [list(answer.token_ids) for answer in answers] == truths
-    assert sum(answer.stats.accepted for answer in answers) > 0
+    assert sum(answer.stats.accepted for answer in answers) > NEW_TOKENS
 
 
 def ask(client: Client, prompt: str) -> Any:

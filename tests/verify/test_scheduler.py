@@ -11,7 +11,7 @@ from transformers import PreTrainedModel
 
 from anydraft.errors import ResourceExhaustedError, UnavailableError
 from tests import models_zoo
-from tests.greedy import generate, is_decided
+from tests.greedy import decided_answer, generate
 from verify_node.cost import StepCost
 from verify_node.engine.proof import choose_runner
 from verify_node.sampling import SamplingSettings
@@ -83,12 +83,13 @@ def reference(model: PreTrainedModel, prompt: Sequence[int]) -> list[int]:
     return generate(model, prompt, max_new_tokens=NEW_TOKENS, eos_token_id=None)
 
 
-def prompt_of(model: PreTrainedModel, length: int, rng: random.Random) -> list[int]:
-    """A random one that the model has a decided answer to."""
+def decided(model: PreTrainedModel, length: int, rng: random.Random) -> tuple[list[int], list[int]]:
+    """A random prompt, and the model's answer to it."""
     while True:
         prompt = [rng.randrange(3, models_zoo.VOCABULARY) for _ in range(length)]
-        if is_decided(model, prompt, max_new_tokens=NEW_TOKENS, eos_token_id=None):
-            return prompt
+        answer = decided_answer(model, prompt, max_new_tokens=NEW_TOKENS, eos_token_id=None)
+        if answer is not None:
+            return prompt, answer
 
 
 def start(
@@ -124,13 +125,13 @@ def test_ids_are_those_of_generate(name: str) -> None:
     """Six sessions at once, each with another kind of drafter, prompts longer than a chunk."""
     model = models_zoo.build(name)
     rng = random.Random(name)
-    prompts = [prompt_of(model, length, rng) for length in (1, 3, 17, 40, 9, 25)]
-    truths = [reference(model, prompt) for prompt in prompts]
+    asked = [decided(model, length, rng) for length in (1, 3, 17, 40, 9, 25)]
+    truths = [truth for _, truth in asked]
     target = scheduler_of(model)
     try:
         readers = [
             start(target, prompt, truth, mode)
-            for prompt, truth, mode in zip(prompts, truths, MODES, strict=True)
+            for (prompt, truth), mode in zip(asked, MODES, strict=True)
         ]
         for reader, truth in zip(readers, truths, strict=True):
             assert reader.done.wait(60)
