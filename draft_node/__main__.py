@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from anydraft.errors import AnydraftError
 from anydraft.rpc.address import parse_listen, parse_target
 from anydraft.rpc.logs import add_log_level_flag, set_up_logging
-from draft_node.node import DraftNode
-from draft_node.settings import ENGINES, DraftSettings, LoadedDrafter, load_drafter
+from draft_node.lifecycle import DraftNode
+from draft_node.load import ENGINES, DraftSettings, LoadedDrafter, load_drafter
 
 
 def parser() -> argparse.ArgumentParser:

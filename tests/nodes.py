@@ -12,15 +12,15 @@ from transformers import PreTrainedModel
 
 from anydraft.text.tokenizer import TextTokenizer
 from draft_node.drafters.base import Drafter
-from draft_node.node import DraftNode
-from draft_node.settings import LoadedDrafter
+from draft_node.lifecycle import DraftNode
+from draft_node.load import LoadedDrafter
 from tests.models_zoo import VOCABULARY
-from verify_node.cost import StepCost
-from verify_node.engine.context import context_tokens
-from verify_node.engine.proof import choose_runner
-from verify_node.node import VerifyNode
+from verify_node.lifecycle import VerifyNode
+from verify_node.runners.context_limit import context_tokens
+from verify_node.runners.proof import choose_runner
 from verify_node.scheduler import Scheduler, SchedulerLimits
-from verify_node.served import ServedModel
+from verify_node.served_model import ServedModel
+from verify_node.step_cost import StepCost
 from verify_node.target import TargetFacts
 
 FLAT_COST = StepCost([(1, 20.0), (64, 20.0)])

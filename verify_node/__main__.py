@@ -76,8 +76,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 async def _serve(options: LoadOptions, args: argparse.Namespace) -> int:
+    from verify_node.lifecycle import VerifyNode
     from verify_node.load import load
-    from verify_node.node import VerifyNode
 
     node = VerifyNode(load(options), args.listen)
     try:

@@ -13,14 +13,14 @@ from anydraft.errors import InvalidRequestError
 from anydraft.models import resolve_model
 from anydraft.models.loading import load_dense
 from anydraft.text.tokenizer import TextTokenizer
-from verify_node.engine.calibrate import calibrate
-from verify_node.engine.context import context_tokens
-from verify_node.engine.model_facts import vocabulary_size
-from verify_node.engine.packing import pack_linears
-from verify_node.engine.proof import choose_runner
+from verify_node.runners.calibration import calibrate
+from verify_node.runners.context_limit import context_tokens
+from verify_node.runners.model_facts import vocabulary_size
+from verify_node.runners.packed_linear import pack_linears
+from verify_node.runners.proof import choose_runner
 from verify_node.sampling import unsupported_defaults
 from verify_node.scheduler import Scheduler, SchedulerLimits
-from verify_node.served import ServedModel
+from verify_node.served_model import ServedModel
 from verify_node.target import TargetFacts
 
 _log = logging.getLogger(__name__)

@@ -17,10 +17,10 @@ import torch
 
 from anydraft.errors import InternalError, ResourceExhaustedError, UnavailableError
 from verify_node.accept import accept
-from verify_node.cost import StepCost
-from verify_node.engine.runner import ModelRunner, Row
-from verify_node.pacing import Pacing
+from verify_node.draft_policy import DraftPolicy
+from verify_node.runners.base import ModelRunner, Row
 from verify_node.sampling import ScoredToken, TokenChooser, score_token
+from verify_node.step_cost import StepCost
 from verify_node.target import (
     Commit,
     DraftToken,
@@ -51,7 +51,7 @@ class _Session:
         self.listener: SessionListener
         self.cache = owner.runner.new_cache()
         self.chooser = TokenChooser(request.sampling, request.prompt_ids, request.eos_ids)
-        self.pacing = Pacing(owner.cost)
+        self.policy = DraftPolicy(owner.cost)
         self.answer_ids: list[int] = []
         self.closed = False
         self.ready_at = time.perf_counter()
@@ -80,7 +80,7 @@ class _Session:
     @property
     def draft_room(self) -> int:
         """Draft tokens worth having; none while the session is faster without."""
-        return self.room if self.pacing.drafts_wanted else 0
+        return self.room if self.policy.drafts_wanted else 0
 
     @property
     def room(self) -> int:
@@ -178,7 +178,7 @@ class Scheduler:
             usable = _in_vocabulary(draft, self._facts.vocabulary_size)
             from_step = threading.current_thread() is self._thread
             if usable and not session.draft and not from_step:
-                session.pacing.arrived((time.perf_counter() - session.ready_at) * 1e3)
+                session.policy.arrived((time.perf_counter() - session.ready_at) * 1e3)
             session.draft = usable
             self._changed.notify()
 
@@ -234,7 +234,7 @@ class Scheduler:
         runnable: list[_Session] = []
         wake_at: float | None = None
         for session in self._sessions:
-            wait_ms = session.pacing.max_wait_ms() if session.awaits_draft else 0.0
+            wait_ms = session.policy.max_wait_ms() if session.awaits_draft else 0.0
             until = session.ready_at + wait_ms / 1e3
             if until <= now:
                 runnable.append(session)
@@ -257,13 +257,13 @@ class Scheduler:
     def _plan_one(self, session: _Session, left: int, others: int, now: float) -> _Planned:
         token_ids = session.uncached_ids()
         waited_ms = (now - session.ready_at) * 1e3 if session.answer_ids else 0.0
-        if session.awaits_draft and session.pacing.max_wait_ms() > 0:
-            session.pacing.waited_in_vain(waited_ms)
+        if session.awaits_draft and session.policy.max_wait_ms() > 0:
+            session.policy.waited_in_vain(waited_ms)
         if len(token_ids) > left:
             return _Planned(session, Row(session.cache, token_ids[:left], 0), (), waited_ms)
         draft = session.draft[: min(left - len(token_ids), session.room)]
         others += len(token_ids) - 1
-        count = session.pacing.num_to_check([token.probability for token in draft], others)
+        count = session.policy.num_to_check([token.probability for token in draft], others)
         draft = draft[:count]
         row = Row(session.cache, [*token_ids, *(t.token_id for t in draft)], 1 + len(draft))
         return _Planned(session, row, draft, waited_ms)
@@ -322,7 +322,7 @@ class Scheduler:
             session.ready_at = now
         session.cache.truncate(session.num_committed - 1)
         probabilities = [token.probability for token in planned.draft]
-        session.pacing.committed(probabilities, accepted.num_accepted, since_last_ms)
+        session.policy.committed(probabilities, accepted.num_accepted, since_last_ms)
         if cut.reason is not None:
             self.release(session)
         session.listener.committed(

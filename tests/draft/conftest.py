@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from anydraft.text import TextTokenizer
-from draft_node.worker import DraftWorker
+from draft_node.drafting_thread import DraftingThread
 from tests import tokenizers_zoo
 
 CONTEXT_TOKENS = 96
@@ -64,6 +64,6 @@ def genai_folder(llama: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def worker() -> Any:
-    worker = DraftWorker()
+    worker = DraftingThread()
     yield worker
     worker.close()

@@ -8,11 +8,11 @@ from transformers import T5Config, T5ForConditionalGeneration
 
 from anydraft.errors import UnsupportedModelError
 from tests import models_zoo
-from verify_node.engine import proof
-from verify_node.engine.proof import choose_runner
-from verify_node.engine.ragged import RaggedRunner
-from verify_node.engine.runner import Row
-from verify_node.engine.windows import narrowed
+from verify_node.runners import proof
+from verify_node.runners.attention_windows import narrowed
+from verify_node.runners.base import Row
+from verify_node.runners.proof import choose_runner
+from verify_node.runners.ragged import RaggedRunner
 
 
 @pytest.mark.parametrize("name", models_zoo.EXACT_RAGGED)

@@ -10,10 +10,10 @@ from collections.abc import Awaitable, Callable
 
 from anydraft.errors import AnydraftError, InternalError
 from anydraft.v1.verification_pb2 import Draft, Verdict
+from draft_node.draft_window import DraftWindow
 from draft_node.drafters.base import DraftStream
-from draft_node.pacing import AHEAD_PIECES, SendPacing
-from draft_node.window import DraftWindow
-from draft_node.worker import DraftWorker
+from draft_node.drafting_thread import DraftingThread
+from draft_node.send_policy import AHEAD_PIECES, SendPolicy
 
 _log = logging.getLogger(__name__)
 
@@ -34,7 +34,7 @@ class DraftingLoop:
     def __init__(
         self,
         stream: DraftStream,
-        worker: DraftWorker,
+        worker: DraftingThread,
         send: Callable[[Draft], Awaitable[bool]],
         *,
         max_draft: int = DEFAULT_MAX_DRAFT,
@@ -46,7 +46,7 @@ class DraftingLoop:
         self._send = send
         self._max_draft = max_draft
         self._window = DraftWindow()
-        self._pacing = SendPacing()
+        self._policy = SendPolicy()
         self._verdicts: deque[Verdict] = deque()
         self._woken = asyncio.Event()
         self._credit: int | None = None
@@ -118,7 +118,7 @@ class DraftingLoop:
 
     def _measure_round(self, verdict: Verdict) -> None:
         if self._waiting_since is not None and verdict.draft_seq >= self._waiting_since[0]:
-            self._pacing.answered((time.perf_counter() - self._waiting_since[1]) * 1e3)
+            self._policy.answered((time.perf_counter() - self._waiting_since[1]) * 1e3)
             self._waiting_since = None
 
     def _due(self) -> Draft | None:
@@ -143,7 +143,7 @@ class DraftingLoop:
         window = self._window
         if window.num_sent:
             return window.num_pieces - window.num_sent >= AHEAD_PIECES
-        return self._pacing.group_is_ready(window.num_pieces, window.expected, window.reach)
+        return self._policy.group_is_ready(window.num_pieces, window.expected, window.reach)
 
     def _may_draft(self) -> bool:
         limit = self._max_draft if self._credit is None else min(self._max_draft, self._credit)
@@ -159,7 +159,7 @@ class DraftingLoop:
         self.draft_ms += step_ms
         if piece is not None:
             self._window.push(piece)
-            self._pacing.drafted(step_ms)
+            self._policy.drafted(step_ms)
 
     async def _send_draft(self, draft: Draft) -> bool:
         self._flush = False

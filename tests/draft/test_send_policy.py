@@ -1,17 +1,17 @@
 from __future__ import annotations
 
-from draft_node.pacing import SendPacing
+from draft_node.send_policy import SendPolicy
 
 
-def measured(piece_ms: float, round_ms: float) -> SendPacing:
-    pacing = SendPacing()
+def measured(piece_ms: float, round_ms: float) -> SendPolicy:
+    pacing = SendPolicy()
     for _ in range(20):
         pacing.drafted(piece_ms)
         pacing.answered(round_ms)
     return pacing
 
 
-def group_size(pacing: SendPacing, probability: float) -> int:
+def group_size(pacing: SendPolicy, probability: float) -> int:
     expected, reach, size = 0.0, 1.0, 0
     while not size or not pacing.group_is_ready(size, expected, reach):
         size += 1
@@ -21,7 +21,7 @@ def group_size(pacing: SendPacing, probability: float) -> int:
 
 
 def test_a_few_pieces_before_anything_is_measured() -> None:
-    assert group_size(SendPacing(), 0.9) == 4
+    assert group_size(SendPolicy(), 0.9) == 4
 
 
 def test_slow_rounds_are_worth_longer_drafts() -> None:

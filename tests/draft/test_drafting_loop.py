@@ -17,8 +17,8 @@ from draft_node.drafters.assistant import AssistantDrafter
 from draft_node.drafters.base import Drafter, Piece
 from draft_node.drafters.combined import CombinedDrafter
 from draft_node.drafters.lookup import LookupDrafter
-from draft_node.loop import DEFAULT_MAX_DRAFT, DraftingLoop
-from draft_node.worker import DraftWorker
+from draft_node.drafting_loop import DEFAULT_MAX_DRAFT, DraftingLoop
+from draft_node.drafting_thread import DraftingThread
 from tests.draft.scripted import ScriptedEngine, ScriptedVerifier
 
 PROMPT = Prompt(text="Tell me how drafts work. ")
@@ -31,7 +31,9 @@ ANSWER = (
 class Session:
     """A loop and a verifier, joined."""
 
-    def __init__(self, drafter: Drafter, worker: DraftWorker, verifier: ScriptedVerifier) -> None:
+    def __init__(
+        self, drafter: Drafter, worker: DraftingThread, verifier: ScriptedVerifier
+    ) -> None:
         self.verifier = verifier
         self.arrived = asyncio.Event()
         self.loop = DraftingLoop(drafter.open(PROMPT), worker, self._send)
@@ -78,7 +80,7 @@ def scripted(tokenizer: TextTokenizer, script: str) -> tuple[ScriptedEngine, Ass
 
 
 async def test_a_perfect_assistant_drafts_nothing_twice(
-    tokenizer: TextTokenizer, worker: DraftWorker
+    tokenizer: TextTokenizer, worker: DraftingThread
 ) -> None:
     engine, drafter = scripted(tokenizer, ANSWER)
     session = Session(drafter, worker, ScriptedVerifier(ANSWER))
@@ -97,7 +99,7 @@ async def test_a_perfect_assistant_drafts_nothing_twice(
 
 
 async def test_drafting_goes_on_while_verdicts_agree(
-    tokenizer: TextTokenizer, worker: DraftWorker
+    tokenizer: TextTokenizer, worker: DraftingThread
 ) -> None:
     """The verifier takes a few characters at a time; what lies beyond stays drafted and held."""
     engine, drafter = scripted(tokenizer, ANSWER)
@@ -118,7 +120,7 @@ async def test_drafting_goes_on_while_verdicts_agree(
 
 @pytest.mark.parametrize("lookup", [False, True])
 async def test_a_mistaken_assistant_is_followed_by_new_drafts(
-    tokenizer: TextTokenizer, worker: DraftWorker, lookup: bool
+    tokenizer: TextTokenizer, worker: DraftingThread, lookup: bool
 ) -> None:
     mistaken = ANSWER.replace("target", "tablet").replace("words", "weeds").replace("kept", "gone")
     _, drafter = scripted(tokenizer, mistaken)
@@ -136,7 +138,7 @@ async def test_a_mistaken_assistant_is_followed_by_new_drafts(
 
 
 async def test_an_end_that_is_not_one_is_drafted_over(
-    tokenizer: TextTokenizer, worker: DraftWorker
+    tokenizer: TextTokenizer, worker: DraftingThread
 ) -> None:
     cut = ANSWER.index(" Drafts with")
     engine, drafter = scripted(tokenizer, ANSWER[:cut])
@@ -152,7 +154,7 @@ async def test_an_end_that_is_not_one_is_drafted_over(
     assert session.verifier.drafts[-1].base_bytes > cut
 
 
-async def test_no_credit_no_drafts(tokenizer: TextTokenizer, worker: DraftWorker) -> None:
+async def test_no_credit_no_drafts(tokenizer: TextTokenizer, worker: DraftingThread) -> None:
     engine, drafter = scripted(tokenizer, ANSWER)
     session = Session(drafter, worker, ScriptedVerifier(ANSWER, credit_pieces=0))
 
@@ -167,7 +169,7 @@ async def test_no_credit_no_drafts(tokenizer: TextTokenizer, worker: DraftWorker
 
 @pytest.mark.parametrize("credit", [1, 2, 5])
 async def test_the_credit_is_kept(
-    tokenizer: TextTokenizer, worker: DraftWorker, credit: int
+    tokenizer: TextTokenizer, worker: DraftingThread, credit: int
 ) -> None:
     _, drafter = scripted(tokenizer, ANSWER)
     verifier = ScriptedVerifier(ANSWER, credit_pieces=credit)
@@ -181,7 +183,7 @@ async def test_the_credit_is_kept(
     assert verifier.num_steps < len(ANSWER) / 3
 
 
-async def test_lost_drafts_are_sent_again(tokenizer: TextTokenizer, worker: DraftWorker) -> None:
+async def test_lost_drafts_are_sent_again(tokenizer: TextTokenizer, worker: DraftingThread) -> None:
     _, drafter = scripted(tokenizer, ANSWER)
     session = Session(drafter, worker, ScriptedVerifier(ANSWER))
     drafts = session.verifier.drafts
@@ -198,7 +200,7 @@ async def test_lost_drafts_are_sent_again(tokenizer: TextTokenizer, worker: Draf
     assert "".join(p.text for p in again.pieces).startswith(ANSWER[2:20])
 
 
-async def test_a_verifier_hears_that_nothing_will_come(worker: DraftWorker) -> None:
+async def test_a_verifier_hears_that_nothing_will_come(worker: DraftingThread) -> None:
     """Prompt lookup has nothing to say about most texts; waiting for it would cost a step each."""
     session = Session(LookupDrafter(), worker, ScriptedVerifier("Words that were never said."))
     waits = 0
@@ -238,7 +240,7 @@ class Failing:
 
 
 async def test_a_drafter_that_fails_ends_the_loop_with_a_warning(
-    worker: DraftWorker, caplog: pytest.LogCaptureFixture
+    worker: DraftingThread, caplog: pytest.LogCaptureFixture
 ) -> None:
     session = Session(Failing(), worker, ScriptedVerifier("AAAA"))
     session.loop.opened(10)
@@ -248,7 +250,7 @@ async def test_a_drafter_that_fails_ends_the_loop_with_a_warning(
 
 
 async def test_a_verdict_out_of_order_ends_the_loop(
-    tokenizer: TextTokenizer, worker: DraftWorker, caplog: pytest.LogCaptureFixture
+    tokenizer: TextTokenizer, worker: DraftingThread, caplog: pytest.LogCaptureFixture
 ) -> None:
     _, drafter = scripted(tokenizer, ANSWER)
     session = Session(drafter, worker, ScriptedVerifier(ANSWER))
@@ -258,7 +260,7 @@ async def test_a_verdict_out_of_order_ends_the_loop(
 
 
 async def test_nobody_listening_ends_the_loop(
-    tokenizer: TextTokenizer, worker: DraftWorker
+    tokenizer: TextTokenizer, worker: DraftingThread
 ) -> None:
     async def hang_up(draft: Draft) -> bool:
         return False
@@ -282,7 +284,7 @@ async def test_nobody_listening_ends_the_loop(
 )
 def test_any_order_of_drafts_and_verdicts(
     tokenizer: TextTokenizer,
-    worker: DraftWorker,
+    worker: DraftingThread,
     answer: str,
     script: str,
     rhythm: list[tuple[int, int]],

@@ -10,7 +10,7 @@ from draft_node.drafters.assistant import DEFAULT_MIN_CONFIDENCE, AssistantDraft
 from draft_node.drafters.base import Drafter
 from draft_node.drafters.combined import CombinedDrafter
 from draft_node.drafters.lookup import LookupDrafter
-from draft_node.loop import DEFAULT_MAX_DRAFT
+from draft_node.drafting_loop import DEFAULT_MAX_DRAFT
 
 if TYPE_CHECKING:
     from anydraft.text.tokenizer import TextTokenizer

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anydraft.text import DraftBuffer
+from draft_node.draft_window import DraftWindow
 from draft_node.drafters.base import Piece
-from draft_node.window import DraftWindow
 
 
 def filled(*texts: str) -> DraftWindow:

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from verify_node.cost import StepCost
-from verify_node.pacing import Pacing
-from verify_node.trial import DraftTrial
+from verify_node.draft_policy import DraftPolicy
+from verify_node.draft_trial import DraftTrial
+from verify_node.step_cost import StepCost
 
 FLAT = StepCost([(1, 10.0), (64, 10.0)])
 LINEAR = StepCost([(1, 10.0), (64, 640.0)])
@@ -19,9 +19,9 @@ HALF = StepCost([(1, 10.0), (2, 12.5), (64, 167.5)])
 
 
 def test_what_is_free_is_checked_and_what_costs_a_step_is_not() -> None:
-    assert Pacing(FLAT).num_to_check([0.9] * 20, 0) == 20
-    assert Pacing(LINEAR).num_to_check([0.9] * 20, 0) == 0
-    assert Pacing(FLAT).num_to_check([], 0) == 0
+    assert DraftPolicy(FLAT).num_to_check([0.9] * 20, 0) == 20
+    assert DraftPolicy(LINEAR).num_to_check([0.9] * 20, 0) == 0
+    assert DraftPolicy(FLAT).num_to_check([], 0) == 0
 
 
 @given(st.lists(st.floats(0, 1), max_size=24), st.integers(0, 100))
@@ -35,13 +35,13 @@ def test_the_choice_is_the_best_by_expected_rate(
             tokens += reach
         return tokens / HALF.ms(1 + other_tokens + count)
 
-    chosen = Pacing(HALF).num_to_check(probabilities, other_tokens)
+    chosen = DraftPolicy(HALF).num_to_check(probabilities, other_tokens)
     best = max(rate(count) for count in range(len(probabilities) + 1))
     assert rate(chosen) == pytest.approx(best)
 
 
 def test_drafts_that_never_hold_are_no_longer_believed() -> None:
-    pacing = Pacing(HALF)
+    pacing = DraftPolicy(HALF)
     assert pacing.num_to_check([0.9] * 8, 0) > 0
     for _ in range(12):
         pacing.committed([0.9] * 4, 0, 20.0)
@@ -57,7 +57,7 @@ def test_drafts_that_never_hold_are_no_longer_believed() -> None:
 
 
 def test_waiting_pays_only_for_what_it_brings() -> None:
-    flat, linear = Pacing(FLAT), Pacing(LINEAR)
+    flat, linear = DraftPolicy(FLAT), DraftPolicy(LINEAR)
     assert flat.max_wait_ms() == pytest.approx(2.5 * 10 - 10)
     assert linear.max_wait_ms() == 0.0
     for _ in range(30):
@@ -69,7 +69,7 @@ def test_waiting_pays_only_for_what_it_brings() -> None:
 
 
 def test_how_long_a_drafter_reads_the_prompt_says_nothing_about_its_drafts() -> None:
-    pacing = Pacing(FLAT)
+    pacing = DraftPolicy(FLAT)
     before = pacing.max_wait_ms()
     pacing.waited_in_vain(before)
     pacing.arrived(5_000.0)
@@ -79,7 +79,7 @@ def test_how_long_a_drafter_reads_the_prompt_says_nothing_about_its_drafts() -> 
 
 
 def test_a_drafter_that_never_answers_is_not_waited_for_again_and_again() -> None:
-    pacing = Pacing(FLAT)
+    pacing = DraftPolicy(FLAT)
     waits = []
     for _ in range(20):
         if wait := pacing.max_wait_ms():

@@ -21,8 +21,8 @@ from anydraft.v1.result_pb2 import Opened
 from anydraft.v1.server_pb2_grpc import ServerServiceServicer
 from anydraft.v1.verification_pb2_grpc import VerificationServiceServicer
 from anydraft.version import PROTOCOL_REVISION, VERSION
-from verify_node.served import OpenSession, ServedModel
-from verify_node.session import MAX_CREDIT_PIECES, Block
+from verify_node.served_model import OpenSession, ServedModel
+from verify_node.session_text import MAX_CREDIT_PIECES, Block
 
 _log = logging.getLogger(__name__)
 

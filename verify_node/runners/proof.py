@@ -17,11 +17,11 @@ import torch
 from transformers import PreTrainedModel
 
 from anydraft.errors import UnsupportedModelError
-from verify_node.engine.model_facts import input_device, vocabulary_size
-from verify_node.engine.per_session import PerSessionRunner
-from verify_node.engine.ragged import RaggedRunner
-from verify_node.engine.runner import ModelRunner, Row
-from verify_node.engine.windows import has_windows, narrowed
+from verify_node.runners.attention_windows import has_windows, narrowed
+from verify_node.runners.base import ModelRunner, Row
+from verify_node.runners.model_facts import input_device, vocabulary_size
+from verify_node.runners.per_session import PerSessionRunner
+from verify_node.runners.ragged import RaggedRunner
 
 _log = logging.getLogger(__name__)
 

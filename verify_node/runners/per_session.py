@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from transformers import DynamicCache, PreTrainedModel
 
-from verify_node.engine.model_facts import input_device
-from verify_node.engine.runner import Row
+from verify_node.runners.base import Row
+from verify_node.runners.model_facts import input_device
 
 
 class CroppedCache:

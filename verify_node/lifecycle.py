@@ -10,8 +10,8 @@ from anydraft.v1 import generation_pb2, server_pb2, verification_pb2
 from anydraft.v1.generation_pb2_grpc import add_GenerationServiceServicer_to_server
 from anydraft.v1.server_pb2_grpc import add_ServerServiceServicer_to_server
 from anydraft.v1.verification_pb2_grpc import add_VerificationServiceServicer_to_server
-from verify_node.served import ServedModel
-from verify_node.service import GenerationService, ServerService, VerificationService
+from verify_node.served_model import ServedModel
+from verify_node.services import GenerationService, ServerService, VerificationService
 
 _log = logging.getLogger(__name__)
 

@@ -18,10 +18,10 @@ import torch
 from transformers import AttentionInterface, PreTrainedModel
 from transformers.cache_utils import Cache, DynamicLayer
 
-from verify_node.engine.attention import RowSpan, attend, unknown_tensors
-from verify_node.engine.cache import RaggedCache
-from verify_node.engine.model_facts import configs_of, input_device
-from verify_node.engine.runner import Row
+from verify_node.runners.base import Row
+from verify_node.runners.model_facts import configs_of, input_device
+from verify_node.runners.ragged_attention import RowSpan, attend, unknown_tensors
+from verify_node.runners.ragged_cache import RaggedCache
 
 ATTENTION_NAME = "anydraft_ragged"
 

@@ -15,7 +15,7 @@ from typing import TypeVar
 _T = TypeVar("_T")
 
 
-class DraftWorker:
+class DraftingThread:
     def __init__(self) -> None:
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="drafting")
 

@@ -14,11 +14,11 @@ from anydraft.v1.generation_pb2_grpc import add_GenerationServiceServicer_to_ser
 from anydraft.v1.server_pb2 import NODE_ROLE_DRAFT, ServerInfo
 from anydraft.v1.server_pb2_grpc import add_ServerServiceServicer_to_server
 from anydraft.version import PROTOCOL_REVISION, VERSION
-from draft_node.assisted import Drafting
-from draft_node.gateway import GenerationService, ServerService
-from draft_node.loop import DEFAULT_MAX_DRAFT
-from draft_node.settings import LoadedDrafter
-from draft_node.worker import DraftWorker
+from draft_node.assisted_answer import Drafting
+from draft_node.drafting_loop import DEFAULT_MAX_DRAFT
+from draft_node.drafting_thread import DraftingThread
+from draft_node.load import LoadedDrafter
+from draft_node.services import GenerationService, ServerService
 
 _log = logging.getLogger(__name__)
 
@@ -45,7 +45,7 @@ class DraftNode:
         self._address = listen
         self._server = NodeServer(listen)
         self._channel: grpc.aio.Channel = dial(verify)
-        self._worker = DraftWorker()
+        self._worker = DraftingThread()
         drafting = Drafting(loaded.drafter, self._worker, max_draft)
         generation = GenerationService(self._channel, verify, drafting)
         add_GenerationServiceServicer_to_server(generation, self._server.server)

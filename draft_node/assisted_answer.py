@@ -19,9 +19,9 @@ from anydraft.v1.result_pb2 import Finished
 from anydraft.v1.verification_pb2 import Close, Draft, Open, Verdict, VerifyRequest, VerifyResponse
 from anydraft.version import PROTOCOL_REVISION
 from draft_node.drafters.base import Drafter
-from draft_node.loop import DEFAULT_MAX_DRAFT, DraftingLoop
+from draft_node.drafting_loop import DEFAULT_MAX_DRAFT, DraftingLoop
+from draft_node.drafting_thread import DraftingThread
 from draft_node.verify_call import VerifyCall
-from draft_node.worker import DraftWorker
 
 _log = logging.getLogger(__name__)
 
@@ -33,7 +33,7 @@ class Drafting:
     """What all sessions of a node share."""
 
     drafter: Drafter
-    worker: DraftWorker
+    worker: DraftingThread
     max_draft: int = DEFAULT_MAX_DRAFT
 
 

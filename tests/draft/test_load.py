@@ -10,7 +10,7 @@ from anydraft.v1.prompt_pb2 import Prompt
 from draft_node.drafters.assistant import AssistantDrafter
 from draft_node.drafters.combined import CombinedDrafter
 from draft_node.drafters.lookup import LookupDrafter
-from draft_node.settings import DraftSettings, load_drafter
+from draft_node.load import DraftSettings, load_drafter
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from anydraft.text.alignment import DraftAligner
 from anydraft.text.tokenizer import TextTokenizer
 from anydraft.v1.prompt_pb2 import GenerationSpec
 from verify_node.sampling import SamplingSettings
-from verify_node.session import AnswerLimits, Block, SessionText
+from verify_node.session_text import AnswerLimits, Block, SessionText
 from verify_node.target import Target, TargetRequest, TargetSession
 
 

@@ -16,7 +16,7 @@ _NEXT_PROBABILITY = 0.7
 _MEMORY = 0.8
 
 
-class SendPacing:
+class SendPolicy:
     """One session's record of how long things take."""
 
     def __init__(self) -> None:

@@ -8,8 +8,8 @@ from __future__ import annotations
 import math
 import time
 
-from verify_node.cost import StepCost
-from verify_node.engine.runner import ModelRunner, Row
+from verify_node.runners.base import ModelRunner, Row
+from verify_node.step_cost import StepCost
 
 _TOKENS = (1, 2, 4, 8, 16, 32)
 _CONTEXT_TOKENS = 32

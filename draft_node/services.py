@@ -11,7 +11,7 @@ from anydraft.v1.generation_pb2 import GenerateRequest, GenerateResponse
 from anydraft.v1.generation_pb2_grpc import GenerationServiceServicer
 from anydraft.v1.server_pb2 import GetServerInfoRequest, GetServerInfoResponse, ServerInfo
 from anydraft.v1.server_pb2_grpc import ServerServiceServicer
-from draft_node.assisted import AssistedAnswer, Drafting
+from draft_node.assisted_answer import AssistedAnswer, Drafting
 
 Context = grpc.aio.ServicerContext[object, object]
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from verify_node.cost import StepCost
-from verify_node.trial import DraftTrial
+from verify_node.draft_trial import DraftTrial
+from verify_node.step_cost import StepCost
 
 _MEMORY = 0.95
 """How much of the record stays with each checked token: about twenty tokens' worth."""
@@ -19,7 +19,7 @@ _PROBE_EVERY_ROUNDS = 16
 _MAX_PROBABILITY = 0.98
 
 
-class Pacing:
+class DraftPolicy:
     """The record of one session's drafts."""
 
     def __init__(self, cost: StepCost) -> None:

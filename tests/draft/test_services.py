@@ -44,8 +44,8 @@ from anydraft.version import PROTOCOL_REVISION, VERSION
 from draft_node.drafters.assistant import AssistantDrafter
 from draft_node.drafters.base import Drafter, Piece
 from draft_node.drafters.lookup import LookupDrafter
-from draft_node.node import DraftNode
-from draft_node.settings import LoadedDrafter
+from draft_node.lifecycle import DraftNode
+from draft_node.load import LoadedDrafter
 from tests.draft.scripted import ScriptedEngine, ScriptedVerifier
 
 PROMPT = Prompt(text="Tell me how drafts work. ")
