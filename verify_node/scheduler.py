@@ -19,7 +19,7 @@ from anydraft.errors import InternalError, ResourceExhaustedError, UnavailableEr
 from verify_node.accept import accept
 from verify_node.draft_policy import DraftPolicy
 from verify_node.runners.base import ModelRunner, Row
-from verify_node.sampling import ScoredToken, TokenChooser, score_token
+from verify_node.sampling_settings import ScoredToken
 from verify_node.step_cost import StepCost
 from verify_node.target import (
     Commit,
@@ -29,6 +29,7 @@ from verify_node.target import (
     TargetRequest,
     TargetSession,
 )
+from verify_node.token_chooser import TokenChooser, score_token
 
 _log = logging.getLogger(__name__)
 

@@ -26,7 +26,7 @@ from anydraft.v1.result_pb2 import (
     TokenLogprob,
     TokenLogprobs,
 )
-from verify_node.sampling import ScoredToken
+from verify_node.sampling_settings import ScoredToken
 from verify_node.target import Commit, Cut, DraftToken, TargetSession
 
 MAX_CREDIT_PIECES = 48

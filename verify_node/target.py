@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from verify_node.sampling import SamplingSettings, ScoredToken
+from verify_node.sampling_settings import SamplingSettings, ScoredToken
 
 FinishReason = Literal["eos", "stop", "length"]
 
