@@ -6,12 +6,14 @@ torch nor transformers is imported here.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
     from transformers import GenerationConfig
+
+_Number = TypeVar("_Number", int, float)
 
 NOT_OBEYED: dict[str, tuple[object, ...]] = {
     "num_beams": (None, 1),
@@ -93,20 +95,19 @@ class GenerationDefaults:
             found = values.get(name)
             return neutral if found is None else found
 
-        stops = value("stop_strings", ())
         return cls(
-            temperature=float(value("temperature", 1.0)) if config.do_sample else 0.0,
+            temperature=_temperature(value("temperature", 1.0)) if config.do_sample else 0.0,
             top_k=int(value("top_k", 0)),
             top_p=float(value("top_p", 1.0)),
             min_p=float(value("min_p", 0.0)),
             repetition_penalty=float(value("repetition_penalty", 1.0)),
-            max_new_tokens=config.max_new_tokens,
-            max_length=config.max_length,
-            min_new_tokens=config.min_new_tokens,
+            max_new_tokens=_optional(int, config.max_new_tokens),
+            max_length=_optional(int, config.max_length),
+            min_new_tokens=_optional(int, config.min_new_tokens),
             min_length=int(value("min_length", 0)),
             # A negative id stands for "none" in some files.
             eos_ids=tuple(i for i in _ids(value("eos_token_id", ())) if i >= 0),
-            stop_strings=(stops,) if isinstance(stops, str) else tuple(stops),
+            stop_strings=_stop_strings(value("stop_strings", ())),
             rules=_rules(value),
         )
 
@@ -141,26 +142,49 @@ def _rules(value: Any) -> ModelRules:
     decay = value("exponential_decay_length_penalty", None)
     bias = value("sequence_bias", ())
     pairs = bias.items() if isinstance(bias, dict) else bias
-    forced_bos = value("forced_bos_token_id", None)
-    top_h = value("top_h", None)
     return ModelRules(
         no_repeat_ngram_size=int(value("no_repeat_ngram_size", 0)),
         encoder_repetition_penalty=float(value("encoder_repetition_penalty", 1.0)),
         encoder_no_repeat_ngram_size=int(value("encoder_no_repeat_ngram_size", 0)),
-        sequence_bias=tuple((_ids(ids), float(added)) for ids, added in pairs),
-        bad_words_ids=tuple(_ids(ids) for ids in value("bad_words_ids", ())),
+        sequence_bias=tuple((_sequence(ids), float(added)) for ids, added in pairs),
+        bad_words_ids=tuple(_sequence(ids) for ids in value("bad_words_ids", ())),
         suppress_tokens=_ids(value("suppress_tokens", ())),
         begin_suppress_tokens=_ids(value("begin_suppress_tokens", ())),
-        forced_bos_token_id=None if forced_bos is None else int(forced_bos),
+        forced_bos_token_id=_optional(int, value("forced_bos_token_id", None)),
         forced_eos_token_id=_ids(value("forced_eos_token_id", ())),
         exponential_decay_length_penalty=decay and (int(decay[0]), float(decay[1])),
         remove_invalid_values=value("remove_invalid_values", False) is True,
         renormalize_logits=value("renormalize_logits", False) is True,
-        top_h=None if top_h is None else float(top_h),
+        top_h=_optional(float, value("top_h", None)),
         typical_p=float(value("typical_p", 1.0)),
         epsilon_cutoff=float(value("epsilon_cutoff", 0.0)),
         eta_cutoff=float(value("eta_cutoff", 0.0)),
     )
+
+
+def _optional(kind: Callable[[Any], _Number], value: Any) -> _Number | None:
+    return None if value is None else kind(value)
+
+
+def _temperature(value: Any) -> float:
+    temperature = float(value)
+    if not temperature >= 0:
+        raise ValueError(f"`temperature` is {temperature}, which is below 0 or no number")
+    return temperature
+
+
+def _stop_strings(value: str | Iterable[str]) -> tuple[str, ...]:
+    stops = (value,) if isinstance(value, str) else tuple(value)
+    if not all(isinstance(stop, str) and stop for stop in stops):
+        raise ValueError(f"`stop_strings` is {value!r}, and not every one is a text")
+    return stops
+
+
+def _sequence(ids: Iterable[int]) -> tuple[int, ...]:
+    sequence = tuple(int(i) for i in ids)
+    if not sequence:
+        raise ValueError("a sequence of ids is empty")
+    return sequence
 
 
 def _ids(value: int | Iterable[int]) -> tuple[int, ...]:

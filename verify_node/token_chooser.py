@@ -118,10 +118,9 @@ class TokenChooser:
         total = float(cumulative[-1])
         if not total > 0:
             raise self._scores_not_finite(index)
+        # At most 1 - 2^-53 times the total, so below it after rounding: there is such an id.
         u = keyed_uniform(self._settings.seed, index) * total
-        # The product may round up to the total, which no id exceeds.
-        below = min(u, math.nextafter(total, 0.0))
-        return int(torch.searchsorted(cumulative, cumulative.new_tensor([below]), right=True))
+        return int(torch.searchsorted(cumulative, cumulative.new_tensor([u]), right=True))
 
     def _scores_not_finite(self, num_answer: int) -> InvalidRequestError:
         return InvalidRequestError(

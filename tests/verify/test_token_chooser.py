@@ -242,7 +242,7 @@ def test_more_ids_than_there_are_may_be_kept() -> None:
 
 
 def test_the_largest_draw_is_an_id_that_can_be(monkeypatch: pytest.MonkeyPatch) -> None:
-    """u * total may round up to the total, which no cumulative probability exceeds."""
+    """It must stay below the total, which no cumulative probability exceeds."""
     monkeypatch.setattr(token_chooser, "keyed_uniform", lambda seed, index: 1 - 2.0**-53)
     generator = torch.Generator().manual_seed(0)
     for _ in range(200):
