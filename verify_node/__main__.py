@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from anydraft.errors import AnydraftError
-from anydraft.rpc.background import in_background
 from anydraft.rpc.address import parse_listen
+from anydraft.rpc.background import in_background
 from anydraft.rpc.logs import add_log_level_flag, set_up_logging
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from verify_node.draft_policy import DraftPolicy
 from verify_node.inbox import Mail, SessionHandle
 from verify_node.runners.base import SessionCache
-from verify_node.sampling import TokenChooser
 from verify_node.target import DraftToken, Offer
+from verify_node.token_chooser import TokenChooser
 
 
 class ScheduledSession:

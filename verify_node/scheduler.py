@@ -25,7 +25,7 @@ from verify_node.admission import Admission
 from verify_node.draft_policy import DraftPolicy
 from verify_node.inbox import Inbox, Mail, SessionHandle
 from verify_node.runners.base import ModelRunner, Row
-from verify_node.sampling import ScoredToken, score_token
+from verify_node.sampling_settings import ScoredToken
 from verify_node.scheduled_session import ScheduledSession
 from verify_node.step_cost import StepCost
 from verify_node.step_planner import PlannedRow, StepPlan, StepPlanner
@@ -36,6 +36,7 @@ from verify_node.target import (
     TargetRequest,
     TargetSession,
 )
+from verify_node.token_chooser import score_token
 
 _log = logging.getLogger(__name__)
 

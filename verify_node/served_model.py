@@ -15,7 +15,7 @@ from anydraft.rpc.validation import validate_spec
 from anydraft.text.alignment import DraftAligner
 from anydraft.text.tokenizer import TextTokenizer
 from anydraft.v1.prompt_pb2 import GenerationSpec
-from verify_node.sampling import SamplingSettings
+from verify_node.sampling_settings import SamplingSettings
 from verify_node.session_text import AnswerLimits, SessionEvent, SessionText
 from verify_node.target import Target, TargetRequest, TargetSession
 

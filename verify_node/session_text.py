@@ -30,7 +30,7 @@ from anydraft.v1.result_pb2 import (
     TokenLogprob,
     TokenLogprobs,
 )
-from verify_node.sampling import ScoredToken
+from verify_node.sampling_settings import ScoredToken
 from verify_node.target import Block, Commit, DraftToken, FinishReason, Offer, TargetSession
 
 _log = logging.getLogger(__name__)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from anydraft.errors import AnydraftError
-from verify_node.sampling import SamplingSettings, ScoredToken
+from verify_node.sampling_settings import SamplingSettings, ScoredToken
 
 FinishReason = Literal["eos", "stop", "length"]
 

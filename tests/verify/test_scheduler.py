@@ -13,7 +13,7 @@ from anydraft.errors import ResourceExhaustedError, UnavailableError
 from tests import models_zoo
 from tests.greedy import decided_answer, generate
 from verify_node.runners.proof import choose_runner
-from verify_node.sampling import SamplingSettings
+from verify_node.sampling_settings import SamplingSettings
 from verify_node.scheduler import Scheduler, SchedulerLimits
 from verify_node.step_cost import StepCost
 from verify_node.target import Commit, Cut, DraftToken, TargetFacts, TargetRequest, TargetSession
