@@ -30,7 +30,7 @@ from verify_node.session_text import MAX_CREDIT_PIECES, TextBlock
 _LINGER_S = 2.0
 """How long the node waits for a client to end its side of a finished session."""
 MAX_DRAFT_PIECES = 256
-"""What is looked at of one draft; further pieces are dropped, as a buffer that is full drops them."""
+"""What is looked at of one draft. More are dropped, as by a buffer that is full."""
 _OPEN_TIMEOUT_S = 10.0
 """How long a stream may say nothing before it says what it is for."""
 

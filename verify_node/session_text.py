@@ -259,7 +259,7 @@ class SessionText:
             return None
         self.stats.text_bytes = self._drafts.committed_bytes
         self.stats.stale_drafts = self._drafts.stale
-        return Finished(reason=_REASONS[reason], stop=self._stops.matched, stats=self.stats)
+        return Finished(reason=_REASONS[reason], stop=self._stops.matched or "", stats=self.stats)
 
     def _held(self) -> _Held:
         """Under the lock."""

@@ -27,15 +27,19 @@ class CroppedCache:
     @property
     def length(self) -> int:
         """Of the layer that holds fewest: a forward that raised has written the first ones only."""
-        held = [int(layer.get_seq_length()) for layer in self.inner.layers if layer.is_initialized]
-        return min(held, default=0)
+        written = [layer for layer in self._layers if layer.is_initialized]
+        return min((int(layer.get_seq_length()) for layer in written), default=0)
 
     def truncate(self, length: int) -> None:
         if not 0 <= length <= self.length:
             raise ValueError(f"cannot cut a cache of {self.length} tokens to {length}")
-        for layer in self.inner.layers:
+        for layer in self._layers:
             if surplus := int(layer.get_seq_length()) - length:
                 layer.crop(-surplus)
+
+    @property
+    def _layers(self) -> Sequence[Any]:
+        return self.inner.layers
 
     def open_inner(self) -> DynamicCache:
         """For the next forward."""
