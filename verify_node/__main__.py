@@ -10,10 +10,14 @@ from typing import TYPE_CHECKING
 
 from anydraft.errors import AnydraftError
 from anydraft.rpc.address import parse_listen
+from anydraft.rpc.background import in_background
 from anydraft.rpc.logs import add_log_level_flag, set_up_logging
 
 if TYPE_CHECKING:
     from verify_node.load import LoadOptions
+
+EXIT_TARGET_FAILED = 70
+"""As sysexits' EX_SOFTWARE: a supervisor should start the node again."""
 
 
 def parser() -> argparse.ArgumentParser:
@@ -79,13 +83,15 @@ async def _serve(options: LoadOptions, args: argparse.Namespace) -> int:
     from verify_node.lifecycle import VerifyNode
     from verify_node.load import load
 
-    node = VerifyNode(load(options), args.listen)
+    node = VerifyNode(args.listen)
     try:
+        # The address is had before the model is loaded, which may take minutes.
         await node.start()
+        await node.serve(await in_background(lambda: load(options)))
         await node.run_until_signal(args.grace)
     finally:
         await node.stop()
-    return 0
+    return EXIT_TARGET_FAILED if node.failure is not None else 0
 
 
 if __name__ == "__main__":

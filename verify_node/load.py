@@ -73,6 +73,7 @@ def load(options: LoadOptions) -> ServedModel:
     facts = TargetFacts(
         description=f"{runner.name} {str(model.dtype).removeprefix('torch.')} on {model.device}"
         + (f", {num_packed} packed layers" if num_packed else ""),
+        dtype=str(model.dtype).removeprefix("torch."),
         context_tokens=context,
         vocabulary_size=num_ids,
     )
