@@ -49,7 +49,8 @@ class DraftNode:
         drafting = Drafting(loaded.drafter, self._worker, max_draft)
         generation = GenerationService(self._channel, verify, drafting)
         add_GenerationServiceServicer_to_server(generation, self._server.server)
-        add_ServerServiceServicer_to_server(ServerService(self._info()), self._server.server)
+        about = ServerService(self._channel, self._info())
+        add_ServerServiceServicer_to_server(about, self._server.server)
 
     async def start(self) -> str:
         """Serves; returns the bound "host:port". FailedPreconditionError when it is taken."""
@@ -64,9 +65,9 @@ class DraftNode:
         # It has its signal handlers then: who reads "ready" may stop the node at once.
         await asyncio.sleep(0)
         _log.info(
-            "anydraft-draft ready on %s (model %s, engine %s, verify %s)",
+            "anydraft-draft ready on %s (assistant %s, engine %s, verify %s)",
             self._address,
-            self._loaded.model,
+            self._loaded.assistant,
             self._loaded.engine,
             self._verify,
         )
@@ -81,11 +82,9 @@ class DraftNode:
     def _info(self) -> ServerInfo:
         return ServerInfo(
             role=NODE_ROLE_DRAFT,
-            model=self._loaded.model,
             version=VERSION,
             protocol_revision=PROTOCOL_REVISION,
             engine=self._loaded.engine,
-            context_tokens=self._loaded.context_tokens,
-            has_chat_template=self._loaded.has_chat_template,
             verify_address=self._verify,
+            assistant=self._loaded.assistant,
         )

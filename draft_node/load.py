@@ -59,11 +59,10 @@ class LoadedDrafter:
     """A drafter and what others may know about it."""
 
     drafter: Drafter
-    model: str
-    """The assistant's name, or "prompt lookup"."""
+    assistant: str
+    """Its name, or "prompt lookup"."""
     engine: str
-    context_tokens: int | None
-    has_chat_template: bool | None
+    """How it is run, for people."""
 
 
 def load_drafter(settings: DraftSettings) -> LoadedDrafter:
@@ -73,7 +72,7 @@ def load_drafter(settings: DraftSettings) -> LoadedDrafter:
     """
     if settings.engine == "lookup":
         lookup = LookupDrafter()
-        return LoadedDrafter(lookup, "prompt lookup", lookup.description, None, None)
+        return LoadedDrafter(lookup, "prompt lookup", lookup.description)
     if settings.model is None:
         raise _invalid("an assistant is needed: give one with --model")
     load = _load_torch if settings.engine == "torch" else _load_onnx
@@ -82,13 +81,7 @@ def load_drafter(settings: DraftSettings) -> LoadedDrafter:
     drafter: Drafter = assistant
     if settings.lookup:
         drafter = CombinedDrafter(assistant)
-    return LoadedDrafter(
-        drafter,
-        settings.model,
-        drafter.description,
-        engine.context_tokens,
-        tokenizer.chat_template is not None,
-    )
+    return LoadedDrafter(drafter, settings.model, drafter.description)
 
 
 def _load_onnx(model: str, settings: DraftSettings) -> tuple[AssistantEngine, TextTokenizer]:

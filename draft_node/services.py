@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING, cast
 
+import grpc
 import grpc.aio
 
 from anydraft.rpc.handler import stream_handler, unary_handler
 from anydraft.v1.generation_pb2 import GenerateRequest, GenerateResponse
 from anydraft.v1.generation_pb2_grpc import GenerationServiceServicer
 from anydraft.v1.server_pb2 import GetServerInfoRequest, GetServerInfoResponse, ServerInfo
-from anydraft.v1.server_pb2_grpc import ServerServiceServicer
+from anydraft.v1.server_pb2_grpc import ServerServiceServicer, ServerServiceStub
 from draft_node.assisted_answer import AssistedAnswer, Drafting
+
+if TYPE_CHECKING:
+    from anydraft.v1.server_pb2_grpc import ServerServiceAsyncStub
+
+_ASK_TIMEOUT_S = 2.0
 
 Context = grpc.aio.ServicerContext[object, object]
 
@@ -40,11 +48,32 @@ class GenerationService(GenerationServiceServicer):
 
 
 class ServerService(ServerServiceServicer):
-    def __init__(self, info: ServerInfo) -> None:
-        self._info = info
+    """What this node is, and the target as its verify node describes it."""
+
+    def __init__(self, channel: grpc.aio.Channel, mine: ServerInfo) -> None:
+        """`mine` is all that the verify node need not be asked for."""
+        self._verify_node = cast("ServerServiceAsyncStub", ServerServiceStub(channel))
+        self._mine = mine
+        self._target: ServerInfo | None = None
 
     @unary_handler
     async def GetServerInfo(  # noqa: N802
         self, request: GetServerInfoRequest, context: Context
     ) -> GetServerInfoResponse:
-        return GetServerInfoResponse(info=self._info)
+        with contextlib.suppress(grpc.RpcError):
+            response = await self._verify_node.GetServerInfo(
+                GetServerInfoRequest(), timeout=_ASK_TIMEOUT_S
+            )
+            self._target = response.info
+        return GetServerInfoResponse(info=describe(self._mine, self._target))
+
+
+def describe(mine: ServerInfo, target: ServerInfo | None) -> ServerInfo:
+    """`mine` with what is said about the target; `target` None is not known."""
+    info = ServerInfo()
+    if target is not None:
+        info.CopyFrom(target)
+        for field in ("assistant", "verify_address"):
+            info.ClearField(field)
+    info.MergeFrom(mine)
+    return info

@@ -83,7 +83,7 @@ def draft_node(drafter: Drafter, verify_address: str, **settings: int) -> Iterat
     """Yields its address."""
 
     async def build() -> DraftNode:
-        loaded = LoadedDrafter(drafter, "test drafter", "test", None, None)
+        loaded = LoadedDrafter(drafter, "test drafter", "test")
         return DraftNode(loaded, verify_address, "127.0.0.1:0", **settings)
 
     with loop_thread() as loop:

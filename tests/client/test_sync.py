@@ -14,7 +14,7 @@ from anydraft.errors import (
     ResourceExhaustedError,
     UnavailableError,
 )
-from anydraft.v1 import result_pb2
+from anydraft.v1 import result_pb2, server_pb2
 from tests.client.fake_node import HELLO, SEED, FakeNode, delta, finished, opened
 
 
@@ -229,6 +229,16 @@ def test_server_info(node: FakeNode) -> None:
         info = client.server_info()
     assert (info.role, info.model, info.engine) == ("verify", "big", "scripted")
     assert (info.context_tokens, info.verify_address) == (128, None)
+    assert (info.assistant, info.dtype) == (None, None)
+
+
+def test_server_info_of_a_draft_node(node: FakeNode) -> None:
+    node.info.role = server_pb2.NODE_ROLE_DRAFT
+    node.info.assistant, node.info.dtype = "small", "bfloat16"
+    with Client(node.address) as client:
+        info = client.server_info()
+    assert (info.role, info.model) == ("draft", "big")
+    assert (info.assistant, info.dtype) == ("small", "bfloat16")
 
 
 def test_wait_until_ready(node: FakeNode) -> None:

@@ -56,7 +56,7 @@ def test_a_node_says_when_it_is_ready_and_stops_on_a_signal(number: signal.Signa
     address, _, rest = text.partition(" ")
     assert address.startswith("127.0.0.1:")
     assert int(address.rpartition(":")[2]) > 0
-    assert rest == "(model prompt lookup, engine prompt lookup, verify 127.0.0.1:9)\n"
+    assert rest == "(assistant prompt lookup, engine prompt lookup, verify 127.0.0.1:9)\n"
 
 
 def test_no_engine_is_imported_before_it_is_asked_for() -> None:

@@ -33,8 +33,18 @@ from anydraft.v1.result_pb2 import (
     Opened,
     TokenLogprobs,
 )
-from anydraft.v1.server_pb2 import NODE_ROLE_DRAFT, GetServerInfoRequest
-from anydraft.v1.server_pb2_grpc import ServerServiceStub
+from anydraft.v1.server_pb2 import (
+    NODE_ROLE_DRAFT,
+    NODE_ROLE_VERIFY,
+    GetServerInfoRequest,
+    GetServerInfoResponse,
+    ServerInfo,
+)
+from anydraft.v1.server_pb2_grpc import (
+    ServerServiceServicer,
+    ServerServiceStub,
+    add_ServerServiceServicer_to_server,
+)
 from anydraft.v1.verification_pb2 import Draining, Verdict, VerifyRequest, VerifyResponse
 from anydraft.v1.verification_pb2_grpc import (
     VerificationServiceServicer,
@@ -100,7 +110,7 @@ async def verify_node(script: Script) -> AsyncIterator[tuple[str, PlayedVerifier
 
 @asynccontextmanager
 async def draft_node(verify: str, drafter: Drafter) -> AsyncIterator[grpc.aio.Channel]:
-    loaded = LoadedDrafter(drafter, "scripted", drafter.description, 128, False)
+    loaded = LoadedDrafter(drafter, "scripted", drafter.description)
     node = DraftNode(loaded, verify, "127.0.0.1:0")
     address = await node.start()
     try:
@@ -370,19 +380,69 @@ async def test_a_draining_verify_node_finishes_its_answers(tokenizer: TextTokeni
     assert [r.WhichOneof("message") for r in responses] == ["opened", "delta", "finished"]
 
 
-async def test_the_node_says_what_it_is() -> None:
+class DescribedNode(ServerServiceServicer):
+    """A verify node that says what it serves."""
+
+    async def GetServerInfo(  # noqa: N802
+        self, request: GetServerInfoRequest, context: Any
+    ) -> GetServerInfoResponse:
+        return GetServerInfoResponse(
+            info=ServerInfo(
+                role=NODE_ROLE_VERIFY,
+                model="big",
+                version="9.9",
+                protocol_revision=PROTOCOL_REVISION,
+                engine="target engine",
+                context_tokens=4096,
+                has_chat_template=True,
+                vocabulary_size=50_000,
+                dtype="bfloat16",
+            )
+        )
+
+
+async def server_info(channel: grpc.aio.Channel) -> ServerInfo:
+    response = await ServerServiceStub(channel).GetServerInfo(GetServerInfoRequest())
+    return response.info
+
+
+async def test_the_node_names_the_target_and_its_assistant() -> None:
+    verify = NodeServer("127.0.0.1:0")
+    add_ServerServiceServicer_to_server(DescribedNode(), verify.server)
+    address = await verify.start()
+    expected = ServerInfo(
+        role=NODE_ROLE_DRAFT,
+        model="big",
+        version=VERSION,
+        protocol_revision=PROTOCOL_REVISION,
+        engine="prompt lookup",
+        context_tokens=4096,
+        has_chat_template=True,
+        vocabulary_size=50_000,
+        verify_address=address,
+        assistant="scripted",
+        dtype="bfloat16",
+    )
+    async with draft_node(address, LookupDrafter()) as channel:
+        assert await server_info(channel) == expected
+        await verify.stop(0)
+        assert await server_info(channel) == expected, "the last one known"
+
+
+async def test_the_node_says_what_it_is_without_a_verify_node() -> None:
     async with draft_node("127.0.0.1:9", LookupDrafter()) as channel:
-        response = await ServerServiceStub(channel).GetServerInfo(GetServerInfoRequest())
-    info = response.info
-    assert info.role == NODE_ROLE_DRAFT
-    assert (info.model, info.version, info.engine) == ("scripted", VERSION, "prompt lookup")
-    assert info.protocol_revision == PROTOCOL_REVISION
-    assert (info.context_tokens, info.has_chat_template) == (128, False)
-    assert info.verify_address == "127.0.0.1:9"
+        assert await server_info(channel) == ServerInfo(
+            role=NODE_ROLE_DRAFT,
+            version=VERSION,
+            protocol_revision=PROTOCOL_REVISION,
+            engine="prompt lookup",
+            verify_address="127.0.0.1:9",
+            assistant="scripted",
+        )
 
 
 async def test_addresses_are_checked() -> None:
-    loaded = LoadedDrafter(LookupDrafter(), "m", "e", None, None)
+    loaded = LoadedDrafter(LookupDrafter(), "m", "e")
     for verify, listen in (("nowhere", "127.0.0.1:0"), ("127.0.0.1:1", "nowhere")):
         with pytest.raises(InvalidRequestError, match="HOST:PORT"):
             DraftNode(loaded, verify, listen)
