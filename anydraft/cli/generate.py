@@ -134,6 +134,8 @@ def _text(args: argparse.Namespace) -> str:
 def _read(path: Path | None) -> str:
     """The text of a file, or of stdin for None. InvalidRequestError where there is none."""
     name = path or "stdin"
+    if path is None and sys.stdin.isatty():
+        print("type the prompt, then Ctrl-D on a line of its own", file=sys.stderr)
     try:
         raw = sys.stdin.buffer.read() if path is None else path.read_bytes()
         return raw.decode()
