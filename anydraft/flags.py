@@ -16,6 +16,8 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NoReturn
 
 EXIT_BAD_INPUT = 2
+SERVER_VARIABLE = "ANYDRAFT_SERVER"
+"""Environment variable: which node the commands of a client ask."""
 
 MAX_UINT32 = 2**32 - 1
 MAX_UINT64 = 2**64 - 1

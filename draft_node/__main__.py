@@ -6,60 +6,89 @@ import argparse
 import asyncio
 import sys
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from anydraft.errors import AnydraftError
-from anydraft.rpc.address import parse_listen, parse_target
+from anydraft.extras import needs_extra
+from anydraft.flags import Parser, listen_address, number, positive_int, server_address
 from anydraft.rpc.logs import add_log_level_flag, set_up_logging
-from draft_node.lifecycle import DraftNode
-from draft_node.load import ENGINES, DraftSettings, LoadedDrafter, load_drafter
+
+if TYPE_CHECKING:
+    from draft_node.load import DraftSettings, LoadedDrafter
 
 
 def parser() -> argparse.ArgumentParser:
+    from draft_node.load import ENGINES, DraftSettings
+
     defaults = DraftSettings(engine="lookup")
-    p = argparse.ArgumentParser(
+    p = Parser(
         prog="anydraft-draft",
         description="Serve answers of a verify node, faster, by drafting them with a small model.",
     )
-    p.add_argument("--model", help="assistant: a name, Hub id or folder (anydraft models list)")
     p.add_argument(
-        "--verify", default="127.0.0.1:50051", metavar="HOST:PORT", help="the verify node to dial"
+        "--model",
+        metavar="NAME",
+        help="assistant: a name, Hub id or folder (anydraft models list)",
     )
     p.add_argument(
-        "--listen", default="127.0.0.1:50061", metavar="HOST:PORT", help="port 0 picks one"
+        "--verify",
+        type=server_address,
+        default="127.0.0.1:50051",
+        metavar="HOST:PORT",
+        help="the verify node to dial",
+    )
+    p.add_argument(
+        "--listen",
+        type=listen_address,
+        default="127.0.0.1:50061",
+        metavar="HOST:PORT",
+        help="port 0 picks one",
     )
     p.add_argument("--engine", choices=ENGINES, default="onnx", help="what runs the assistant")
-    p.add_argument("--precision", default=defaults.precision, help="of the ONNX file")
-    p.add_argument("--threads", type=int, metavar="N", help="cores for drafting (default: all)")
-    p.add_argument("--device-map", help='torch engine: "cpu", "cuda:0", "auto", ...')
+    p.add_argument(
+        "--precision",
+        choices=("int4", "int8", "fp32"),
+        default=defaults.precision,
+        help="of the ONNX file",
+    )
+    p.add_argument(
+        "--threads", type=positive_int, metavar="N", help="cores for drafting (default: all)"
+    )
+    p.add_argument(
+        "--device-map", metavar="DEVICE", help='torch engine: "cpu", "cuda:0", "auto", ...'
+    )
     p.add_argument(
         "--max-draft",
-        type=int,
+        type=positive_int,
         default=defaults.max_draft,
         metavar="N",
-        help="pieces drafted ahead of the committed text, at most (default: %(default)s)",
+        help="pieces drafted ahead of the committed text, at most",
     )
     p.add_argument(
         "--min-confidence",
-        type=float,
+        type=number(0, 1),
         default=defaults.min_confidence,
         metavar="P",
-        help="a piece less likely than this ends its draft (default: %(default)s)",
+        help="a piece less likely than this ends its draft",
     )
     p.add_argument("--no-lookup", action="store_true", help="draft with the assistant only")
-    p.add_argument("--grace", type=float, default=10.0, metavar="SECONDS", help="to finish on exit")
+    p.add_argument(
+        "--grace", type=number(0), default=10.0, metavar="SECONDS", help="to finish on exit"
+    )
     add_log_level_flag(p)
     return p
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    args = parser().parse_args(argv)
-    set_up_logging(args.log_level)
     try:
-        # Before the model is fetched: a typing error should show at once.
-        parse_target(args.verify)
-        parse_listen(args.listen)
-        settings = _settings(args)
-        return asyncio.run(_serve(load_drafter(settings), settings, args))
+        with needs_extra("draft"):
+            args = parser().parse_args(argv)
+            set_up_logging(args.log_level)
+            from draft_node.load import load_drafter
+
+            settings = _settings(args)
+            # Outside of the event loop, which would hear Ctrl-C only after it.
+            return asyncio.run(_serve(load_drafter(settings), settings, args))
     except AnydraftError as error:
         print(f"anydraft-draft: {error}", file=sys.stderr)  # noqa: T201
         return 2
@@ -68,6 +97,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _settings(args: argparse.Namespace) -> DraftSettings:
+    from draft_node.load import DraftSettings
+
     return DraftSettings(
         model=args.model,
         engine=args.engine,
@@ -81,6 +112,8 @@ def _settings(args: argparse.Namespace) -> DraftSettings:
 
 
 async def _serve(loaded: LoadedDrafter, settings: DraftSettings, args: argparse.Namespace) -> int:
+    from draft_node.lifecycle import DraftNode
+
     node = DraftNode(loaded, args.verify, args.listen, max_draft=settings.max_draft)
     try:
         await node.start()

@@ -9,40 +9,75 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from anydraft.errors import AnydraftError
-from anydraft.rpc.address import parse_listen
+from anydraft.extras import needs_extra
+from anydraft.flags import Parser, listen_address, number, positive_int
 from anydraft.rpc.logs import add_log_level_flag, set_up_logging
 
 if TYPE_CHECKING:
     from verify_node.load import LoadOptions
+    from verify_node.served_model import ServedModel
 
 
 def parser() -> argparse.ArgumentParser:
-    p = argparse.ArgumentParser(
+    p = Parser(
         prog="anydraft-verify",
         description="Serve a target model: verify drafts, and generate without them.",
     )
-    p.add_argument("--model", required=True, help="Hub id, folder, GGUF file or registry name")
+    p.add_argument(
+        "--model",
+        required=True,
+        metavar="NAME",
+        help="a name, Hub id, folder or GGUF file (anydraft models list)",
+    )
     p.add_argument("--name", help="what clients call the model (default: its own name)")
     p.add_argument(
-        "--listen", default="127.0.0.1:50051", metavar="HOST:PORT", help="port 0 picks one"
+        "--listen",
+        type=listen_address,
+        default="127.0.0.1:50051",
+        metavar="HOST:PORT",
+        help="port 0 picks one",
     )
-    p.add_argument("--dtype", default="auto", help="auto, fp32, bf16 or fp16 (auto: fp32 on a CPU)")
-    p.add_argument("--device-map", help='as in transformers: "cpu", "cuda:0", "auto", ...')
-    p.add_argument("--threads", type=_positive, help="CPU threads for the model")
-    p.add_argument("--max-context", type=_positive, metavar="TOKENS", help="prompt plus answer")
-    p.add_argument("--kv-tokens", type=_positive, metavar="TOKENS", help="KV cache of all sessions")
-    p.add_argument("--max-sessions", type=_positive, default=64)
-    p.add_argument("--max-step-tokens", type=_positive, default=512, help="new tokens in a forward")
-    p.add_argument("--grace", type=float, default=10.0, metavar="SECONDS", help="to finish on exit")
+    p.add_argument(
+        "--dtype",
+        choices=("auto", "fp32", "bf16", "fp16"),
+        default="auto",
+        help="precision; auto: fp32 on a CPU, else the checkpoint's (default: %(default)s)",
+    )
+    p.add_argument(
+        "--device-map",
+        metavar="DEVICE",
+        help='as in transformers: "cpu", "cuda:0", "auto", ... (default: a GPU if there is one)',
+    )
+    p.add_argument(
+        "--threads", type=positive_int, metavar="N", help="CPU threads for the model (default: all)"
+    )
+    p.add_argument(
+        "--max-context",
+        type=positive_int,
+        metavar="TOKENS",
+        help="prompt plus answer (default: the model's own limit)",
+    )
+    p.add_argument(
+        "--kv-tokens",
+        type=positive_int,
+        metavar="TOKENS",
+        help="KV cache of all sessions (default: what half of the free memory holds)",
+    )
+    p.add_argument(
+        "--max-sessions", type=positive_int, default=64, metavar="N", help="open at once"
+    )
+    p.add_argument(
+        "--max-step-tokens",
+        type=positive_int,
+        default=512,
+        metavar="TOKENS",
+        help="new tokens in a forward",
+    )
+    p.add_argument(
+        "--grace", type=number(0), default=10.0, metavar="SECONDS", help="to finish on exit"
+    )
     add_log_level_flag(p)
     return p
-
-
-def _positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{value} is not positive")
-    return value
 
 
 def _options(args: argparse.Namespace) -> LoadOptions:
@@ -65,9 +100,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser().parse_args(argv)
     set_up_logging(args.log_level)
     try:
-        # Before the model is loaded: a typing error should show at once.
-        parse_listen(args.listen)
-        return asyncio.run(_serve(_options(args), args))
+        with needs_extra("verify"):
+            from verify_node.load import load
+
+            # Outside of the event loop, which would hear Ctrl-C only after it.
+            return asyncio.run(_serve(load(_options(args)), args))
     except AnydraftError as error:
         print(f"anydraft-verify: {error}", file=sys.stderr)  # noqa: T201
         return 2
@@ -75,11 +112,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 130
 
 
-async def _serve(options: LoadOptions, args: argparse.Namespace) -> int:
+async def _serve(model: ServedModel, args: argparse.Namespace) -> int:
     from verify_node.lifecycle import VerifyNode
-    from verify_node.load import load
 
-    node = VerifyNode(load(options), args.listen)
+    node = VerifyNode(model, args.listen)
     try:
         await node.start()
         await node.run_until_signal(args.grace)

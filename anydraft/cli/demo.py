@@ -20,7 +20,8 @@ from anydraft.cli.demo_answers import ANSWER_TIMEOUT_S, compare, drafted_style
 from anydraft.cli.demo_report import Report
 from anydraft.cli.nodes import NodeProcess
 from anydraft.client import Client
-from anydraft.errors import FailedPreconditionError, InvalidRequestError
+from anydraft.errors import InvalidRequestError
+from anydraft.extras import missing_package
 from anydraft.flags import positive_int
 from anydraft.machine import available_cores
 
@@ -36,8 +37,7 @@ _PROMPTS = (
     "Explain in a few sentences what a binary search does, then show it in Python.",
 )
 _READY_TIMEOUT_S = 600.0
-# Modules that the demo cannot do without, and the extra that brings each.
-_NEEDED = {"rich": "cli", "onnxruntime": "draft", "torch": "verify", "transformers": "verify"}
+_NEEDED = ("rich", "onnxruntime", "torch", "transformers")
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -95,11 +95,7 @@ def _require_packages() -> None:
     """Before anything is fetched. Raises FailedPreconditionError."""
     missing = [module for module in _NEEDED if find_spec(module) is None]
     if missing:
-        raise FailedPreconditionError(
-            f"the demo runs both nodes, and {', '.join(missing)} is missing here: run "
-            "pip install 'anydraft[cli,draft,export,verify]'",
-            reason="PACKAGE_MISSING",
-        )
+        raise missing_package(", ".join(missing), "cli,draft,export,verify")
 
 
 def _require_writable(output: Path | None) -> None:

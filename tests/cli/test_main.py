@@ -45,7 +45,7 @@ def test_version(capsys: Capture) -> None:
     assert capsys.readouterr().out == f"anydraft {VERSION}\n"
 
 
-@pytest.mark.parametrize("arguments", [[], ["no-such-command"], ["--no-such-flag"], ["generate"]])
+@pytest.mark.parametrize("arguments", [[], ["no-such-command"], ["--no-such-flag"]])
 def test_bad_arguments_take_one_line(arguments: list[str], capsys: Capture) -> None:
     with pytest.raises(SystemExit) as caught:
         main(arguments)

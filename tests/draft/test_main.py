@@ -14,12 +14,8 @@ from draft_node import __main__ as command
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
-        (["--engine", "lookup", "--verify", "nowhere"], "HOST:PORT"),
-        (["--engine", "lookup", "--listen", "http://x"], "HOST:PORT"),
         ([], "--model"),
         (["--model", "no-such-assistant"], "no-such-assistant"),
-        (["--engine", "lookup", "--max-draft", "0"], "--max-draft"),
-        (["--model", ".", "--precision", "int3"], "int3"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(
