@@ -178,12 +178,21 @@ def test_an_output_that_cannot_be_written_is_told_first(
 
 
 def test_one_model_that_cannot_be_had_ends_the_wait_for_the_other() -> None:
-    wanted: Future[Path] = Future()
+    waiting: Future[Path] = Future()
     other = demo._in_background(lambda: Path("/no/such/folder").resolve(strict=True))
     with pytest.raises(FileNotFoundError):
-        demo._wait_for(wanted, unless_failed=other)
-    done = demo._in_background(lambda: Path("here"))
-    demo._wait_for(done, unless_failed=wanted)
+        demo._is_here(waiting, other, 60)
+    here = demo._in_background(lambda: Path("here"))
+    assert demo._is_here(here, waiting, 60)
+    assert not demo._is_here(waiting, here, 0)
+
+
+def test_what_goes_on_is_said_now_and_then() -> None:
+    console = _console()
+    answers = iter([False, False, True])
+    doing = iter(["", "loading [weights]"])
+    demo._Steps(console).wait(lambda limit_s: next(answers), lambda: next(doing))
+    assert _printed(console).split(maxsplit=2) == ["0", "s", "… loading [weights]\n"]
 
 
 def test_the_last_words_are_commands_that_work(monkeypatch: pytest.MonkeyPatch) -> None:
