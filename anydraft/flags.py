@@ -153,6 +153,9 @@ def number(
 positive_int = whole_number(1)
 """The type of a flag that counts something."""
 
+MAX_SECONDS = 1e8
+"""Three years; gRPC counts nanoseconds in 64 bits."""
+
 
 def server_address(text: str) -> str:
     """HOST:PORT of a node to ask, as it was written."""

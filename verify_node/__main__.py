@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from anydraft.errors import AnydraftError
 from anydraft.extras import needs_extra
-from anydraft.flags import Parser, listen_address, number, positive_int
+from anydraft.flags import MAX_SECONDS, Parser, listen_address, number, positive_int
 from anydraft.rpc.logs import add_log_level_flag, set_up_logging
 
 if TYPE_CHECKING:
@@ -74,7 +74,11 @@ def parser() -> argparse.ArgumentParser:
         help="new tokens in a forward",
     )
     p.add_argument(
-        "--grace", type=number(0), default=10.0, metavar="SECONDS", help="to finish on exit"
+        "--grace",
+        type=number(0, MAX_SECONDS),
+        default=10.0,
+        metavar="SECONDS",
+        help="to finish on exit",
     )
     add_log_level_flag(p)
     return p

@@ -8,7 +8,14 @@ import os
 
 from anydraft.client import GenerateOptions
 from anydraft.errors import InvalidRequestError
-from anydraft.flags import MAX_UINT64, SERVER_VARIABLE, number, server_address, whole_number
+from anydraft.flags import (
+    MAX_SECONDS,
+    MAX_UINT64,
+    SERVER_VARIABLE,
+    number,
+    server_address,
+    whole_number,
+)
 from anydraft.rpc.address import parse_target
 from anydraft.rpc.validation import MAX_TEMPERATURE
 
@@ -25,7 +32,7 @@ def add_server_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", metavar="NAME", help="refuse to be answered by another model")
     parser.add_argument(
         "--timeout",
-        type=number(0, above=True, otherwise="or leave it out to wait without limit"),
+        type=number(0, MAX_SECONDS, above=True, otherwise="or leave it out to wait without limit"),
         metavar="SECONDS",
         help="limit for a whole answer (default: none)",
     )
