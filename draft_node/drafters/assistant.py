@@ -71,6 +71,9 @@ class AssistantStream:
         if restart:
             self._restarted, self.idle = True, False
 
+    def close(self) -> None:
+        self._state.close()
+
     def step(self) -> Piece | None:
         if self._restarted:
             self._follow_committed_text()

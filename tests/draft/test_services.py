@@ -344,6 +344,9 @@ class Broken:
     def commit(self, text: str, *, restart: bool) -> None:
         pass
 
+    def close(self) -> None:
+        pass
+
 
 @pytest.mark.parametrize("at_open", [True, False])
 async def test_the_answer_does_not_depend_on_drafts(
