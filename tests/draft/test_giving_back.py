@@ -132,7 +132,7 @@ async def test_a_step_in_flight_ends_before_its_state_is_closed(
     worker.close()
 
 
-async def test_a_reader_that_reads_nothing(
+async def test_a_reader_that_has_stopped_reading(
     engine: ScriptedEngine, drafter: CombinedDrafter
 ) -> None:
     """Its answer is more than a connection buffers, less than the node does."""
@@ -145,13 +145,16 @@ async def test_a_reader_that_reads_nothing(
             yield VerifyResponse(verdict=Verdict(base_bytes=at * len(block), text=block))
         yield finished()
 
-    async with both(script, drafter) as (channel, played):
-        call = GenerationServiceStub(channel).Generate(GenerateRequest(spec=SPEC))
-        await call.initial_metadata()
+    worker = DraftingThread()
+    async with verify_node(script) as (address, played), dial(address) as channel:
+        answer = AssistedAnswer(channel, address, Drafting(drafter, worker), timeout_s=None)
+        responses = answer.responses(SPEC)
+        await anext(responses)
         await asyncio.wait_for(played.ended.wait(), 10)
         await until(lambda: num_held(engine) == 0)
-        assert not call.done()
-        text = "".join([response.delta.text async for response in call])
+        text = "".join([response.delta.text async for response in responses])
+        await answer.close()
+    worker.close()
     assert text == block * count
 
 
