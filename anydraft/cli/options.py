@@ -8,7 +8,7 @@ import os
 
 from anydraft.client import GenerateOptions
 from anydraft.errors import InvalidRequestError
-from anydraft.flags import MAX_UINT64, number, positive_int, server_address, whole_number
+from anydraft.flags import MAX_UINT64, number, server_address, whole_number
 from anydraft.rpc.address import parse_target
 from anydraft.rpc.validation import MAX_TEMPERATURE
 

@@ -80,10 +80,11 @@ class NodeServer:
             )
         return Address(self._listen.host, port)
 
-    async def set_ready(self, service_full_names: Iterable[str]) -> None:
-        """Health says SERVING for these from now on. No effect once the server is stopping."""
+    async def set_ready(self, service_full_names: Iterable[str], is_ready: bool = True) -> None:
+        """Health says SERVING, or NOT_SERVING, for these from now on. No effect once the server is
+        stopping."""
         for name in service_full_names:
-            await self._health.set(name, _SERVING)
+            await self._health.set(name, _SERVING if is_ready else _NOT_SERVING)
 
     async def run_until_signal(self, grace_s: float) -> None:
         """Serves until SIGTERM or SIGINT (or `stop`), then drains; returns when all is stopped.

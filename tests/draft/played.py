@@ -26,7 +26,7 @@ from anydraft.v1.server_pb2 import (
     GetServerInfoResponse,
     ServerInfo,
 )
-from anydraft.v1.server_pb2_grpc import ServerServiceServicer
+from anydraft.v1.server_pb2_grpc import ServerServiceServicer, add_ServerServiceServicer_to_server
 from anydraft.v1.verification_pb2 import VerifyRequest, VerifyResponse
 from anydraft.v1.verification_pb2_grpc import (
     VerificationServiceServicer,
@@ -82,7 +82,9 @@ async def verify_node(script: Script) -> AsyncIterator[tuple[str, PlayedVerifier
     node = NodeServer("127.0.0.1:0")
     played = PlayedVerifier(script)
     add_VerificationServiceServicer_to_server(played, node.server)
+    add_ServerServiceServicer_to_server(DescribedNode(), node.server)
     address = await node.start()
+    await node.set_ready(node.server.service_names)
     try:
         yield address, played
     finally:
@@ -91,10 +93,10 @@ async def verify_node(script: Script) -> AsyncIterator[tuple[str, PlayedVerifier
 
 @asynccontextmanager
 async def draft_node(verify: str, drafter: Drafter) -> AsyncIterator[grpc.aio.Channel]:
-    loaded = LoadedDrafter(drafter, "scripted", drafter.description)
-    node = DraftNode(loaded, verify, "127.0.0.1:0")
+    node = DraftNode(verify, "127.0.0.1:0")
     address = await node.start()
     try:
+        await node.serve(LoadedDrafter(drafter, "scripted", drafter.description))
         async with dial(address) as channel:
             yield channel
     finally:
@@ -154,22 +156,29 @@ async def honest(
             return
 
 
+def described(**facts: Any) -> ServerInfo:
+    """What a verify node says of itself, but for `facts`."""
+    values: dict[str, Any] = {
+        "role": NODE_ROLE_VERIFY,
+        "model": "big",
+        "version": "9.9",
+        "protocol_revision": PROTOCOL_REVISION,
+        "engine": "target engine",
+        "context_tokens": 4096,
+        "has_chat_template": True,
+        "vocabulary_size": 50_000,
+        "dtype": "bfloat16",
+    }
+    return ServerInfo(**{**values, **facts})
+
+
+@dataclass
 class DescribedNode(ServerServiceServicer):
-    """A verify node that says what it serves."""
+    """Says `info`."""
+
+    info: ServerInfo = field(default_factory=described)
 
     async def GetServerInfo(  # noqa: N802
         self, request: GetServerInfoRequest, context: Any
     ) -> GetServerInfoResponse:
-        return GetServerInfoResponse(
-            info=ServerInfo(
-                role=NODE_ROLE_VERIFY,
-                model="big",
-                version="9.9",
-                protocol_revision=PROTOCOL_REVISION,
-                engine="target engine",
-                context_tokens=4096,
-                has_chat_template=True,
-                vocabulary_size=50_000,
-                dtype="bfloat16",
-            )
-        )
+        return GetServerInfoResponse(info=self.info)

@@ -7,7 +7,6 @@ import logging
 from collections.abc import AsyncIterator
 from typing import Any
 
-import grpc.aio
 import pytest
 
 from anydraft.errors import (
@@ -25,28 +24,16 @@ from anydraft.v1.prompt_pb2 import Prompt
 from anydraft.v1.result_pb2 import (
     TokenLogprobs,
 )
-from anydraft.v1.server_pb2 import (
-    NODE_ROLE_DRAFT,
-    GetServerInfoRequest,
-    ServerInfo,
-)
-from anydraft.v1.server_pb2_grpc import (
-    ServerServiceStub,
-    add_ServerServiceServicer_to_server,
-)
 from anydraft.v1.verification_pb2 import Draining, Verdict, VerifyRequest, VerifyResponse
 from anydraft.v1.verification_pb2_grpc import (
     add_VerificationServiceServicer_to_server,
 )
-from anydraft.version import PROTOCOL_REVISION, VERSION
+from anydraft.version import PROTOCOL_REVISION
 from draft_node.drafters.base import Piece
-from draft_node.drafters.lookup import LookupDrafter
 from draft_node.lifecycle import DraftNode
-from draft_node.load import LoadedDrafter
 from tests.draft.played import (
     ANSWER,
     SPEC,
-    DescribedNode,
     PlayedVerifier,
     assistant,
     both,
@@ -271,48 +258,7 @@ async def test_a_draining_verify_node_finishes_its_answers(tokenizer: TextTokeni
     assert [r.WhichOneof("message") for r in responses] == ["opened", "delta", "finished"]
 
 
-async def server_info(channel: grpc.aio.Channel) -> ServerInfo:
-    response = await ServerServiceStub(channel).GetServerInfo(GetServerInfoRequest())
-    return response.info
-
-
-async def test_the_node_names_the_target_and_its_assistant() -> None:
-    verify = NodeServer("127.0.0.1:0")
-    add_ServerServiceServicer_to_server(DescribedNode(), verify.server)
-    address = await verify.start()
-    expected = ServerInfo(
-        role=NODE_ROLE_DRAFT,
-        model="big",
-        version=VERSION,
-        protocol_revision=PROTOCOL_REVISION,
-        engine="prompt lookup",
-        context_tokens=4096,
-        has_chat_template=True,
-        vocabulary_size=50_000,
-        verify_address=address,
-        assistant="scripted",
-        dtype="bfloat16",
-    )
-    async with draft_node(address, LookupDrafter()) as channel:
-        assert await server_info(channel) == expected
-        await verify.stop(0)
-        assert await server_info(channel) == expected, "the last one known"
-
-
-async def test_the_node_says_what_it_is_without_a_verify_node() -> None:
-    async with draft_node("127.0.0.1:9", LookupDrafter()) as channel:
-        assert await server_info(channel) == ServerInfo(
-            role=NODE_ROLE_DRAFT,
-            version=VERSION,
-            protocol_revision=PROTOCOL_REVISION,
-            engine="prompt lookup",
-            verify_address="127.0.0.1:9",
-            assistant="scripted",
-        )
-
-
 async def test_addresses_are_checked() -> None:
-    loaded = LoadedDrafter(LookupDrafter(), "m", "e")
     for verify, listen in (("nowhere", "127.0.0.1:0"), ("127.0.0.1:1", "nowhere")):
         with pytest.raises(InvalidRequestError, match="HOST:PORT"):
-            DraftNode(loaded, verify, listen)
+            DraftNode(verify, listen)
