@@ -40,7 +40,8 @@ class AnswerRecord:
         self._is_over = True
         seconds = time.perf_counter() - self._started_at_s
         if self._session_id is None:
-            _log.info("answer refused: %s after %.2f s", how, seconds)
+            what = "not begun" if how == CANCELLED else "refused"
+            _log.info("answer %s: %s after %.2f s", what, how, seconds)
             return
         _log.info(
             "answer %s: %s, %d tokens in %.2f s (%.1f/s), %s, %d pieces sent",

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
-from collections.abc import AsyncIterator
+import math
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
@@ -201,31 +203,57 @@ async def test_the_deadline_of_the_app_reaches_the_verify_node(tokenizer: TextTo
     assert 0 < left[0] < 0.6
 
 
-class Broken:
-    description = "broken"
+class Panic(BaseException):
+    """As native code raises it: no Exception."""
 
-    def __init__(self, *, at_open: bool) -> None:
+
+class Odd:
+    """A drafter that does `act` wherever it can."""
+
+    description = "odd"
+    idle = False
+
+    def __init__(self, act: Callable[[], Piece], *, at_open: bool = False) -> None:
+        self.act = act
         self.at_open = at_open
-        self.idle = False
 
-    def open(self, prompt: Prompt) -> Broken:
+    def open(self, prompt: Prompt) -> Odd:
         if self.at_open:
-            raise MemoryError
+            self.act()
         return self
 
     def step(self) -> Piece | None:
-        raise RuntimeError("the engine is broken")
+        return self.act()
 
     def commit(self, text: str, *, restart: bool) -> None:
-        pass
+        self.act()
 
     def close(self) -> None:
-        pass
+        self.act()
 
 
-@pytest.mark.parametrize("at_open", [True, False])
+def raises(error: BaseException) -> Callable[[], Piece]:
+    def act() -> Piece:
+        raise error
+
+    return act
+
+
+@pytest.mark.parametrize(
+    "drafter",
+    [
+        Odd(raises(MemoryError()), at_open=True),
+        Odd(raises(RuntimeError("the engine is broken"))),
+        Odd(raises(Panic("in native code"))),
+        Odd(lambda: Piece("\ud83d", -0.1)),
+        Odd(lambda: Piece("a", math.nan)),
+        Odd(lambda: Piece("a", math.inf)),
+        Odd(lambda: Piece("a" * 5_000_000, -0.1)),
+    ],
+    ids=["open", "step", "panic", "surrogate", "nan", "inf", "huge"],
+)
 async def test_the_answer_does_not_depend_on_drafts(
-    at_open: bool, caplog: pytest.LogCaptureFixture
+    drafter: Odd, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The verifier hears that no drafts will come, and goes on alone."""
 
@@ -237,11 +265,22 @@ async def test_the_answer_does_not_depend_on_drafts(
             yield VerifyResponse(verdict=Verdict(base_bytes=at, text=letter, token_ids=[at]))
         yield finished()
 
-    async with both(script, Broken(at_open=at_open)) as (channel, _):
+    async with both(script, drafter) as (channel, _):
         responses, error = await generate(channel)
     assert error is None
     assert "".join(response.delta.text for response in responses) == "ABC"
-    assert [r.levelno for r in caplog.records if "draft" in r.name].count(logging.WARNING) == 1
+    said = [r for r in caplog.records if r.levelno == logging.WARNING and "draft" in r.name]
+    assert len(said) == 1
+
+
+async def test_odd_pieces_do_not_end_an_answer_while_it_runs() -> None:
+    """Empty ones, other alphabets, whatever is likely or not: all is dropped or accepted."""
+    texts = itertools.cycle(["", "\x00", "\ufffd", "🙂", "<|im_end|>", " " * 16_000, "A draft"])
+    drafter = Odd(lambda: Piece(next(texts), 0.5))
+    async with both(honest, drafter) as (channel, _):
+        responses, error = await generate(channel)
+    assert error is None
+    assert "".join(response.delta.text for response in responses) == ANSWER
 
 
 async def test_a_draining_verify_node_finishes_its_answers(tokenizer: TextTokenizer) -> None:
