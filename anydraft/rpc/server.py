@@ -27,7 +27,7 @@ from grpc_reflection.v1alpha import reflection
 
 from anydraft.errors import FailedPreconditionError
 from anydraft.rpc.address import Address, parse_listen
-from anydraft.rpc.channel import server_options
+from anydraft.rpc.channel import KEEP_ALIVE, KeepAlive, server_options
 from anydraft.rpc.services import RecordingServer
 
 logger = logging.getLogger(__name__)
@@ -39,12 +39,12 @@ _NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 class NodeServer:
     """One listening server; build it inside the event loop that will run it."""
 
-    def __init__(self, listen: str) -> None:
+    def __init__(self, listen: str, *, keep_alive: KeepAlive = KEEP_ALIVE) -> None:
         """`listen` is HOST:PORT, port 0 for a free one; InvalidRequestError when it is not."""
         self._listen = parse_listen(listen)
         self._health = health.aio.HealthServicer()
         self._stopping: asyncio.Task[None] | None = None
-        self.server = RecordingServer(grpc.aio.server(options=server_options()))
+        self.server = RecordingServer(grpc.aio.server(options=server_options(keep_alive)))
         """Register servicers on this before `start`."""
 
     async def start(self) -> str:
