@@ -72,7 +72,7 @@ class AssistedAnswer:
             raise self._explain(error) from error
         raise UnavailableError(
             f"The verify node {self._address} ended the answer before it was finished. Ask again.",
-            reason="ANSWER_CUT_SHORT",
+            reason="TRUNCATED_STREAM",
         )
 
     async def close(self) -> None:

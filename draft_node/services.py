@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from contextlib import ExitStack
 
 import grpc.aio
 
+from anydraft.rpc.calls import answering
 from anydraft.rpc.handler import stream_handler, unary_handler
 from anydraft.v1.generation_pb2 import GenerateRequest, GenerateResponse
 from anydraft.v1.generation_pb2_grpc import GenerationServiceServicer
@@ -32,11 +34,14 @@ class GenerationService(GenerationServiceServicer):
         answer = AssistedAnswer(
             self._channel, self._address, self._drafting, timeout_s=context.time_remaining()
         )
-        try:
-            async for response in answer.responses(request.spec):
-                yield response
-        finally:
-            await answer.close()
+        with ExitStack() as opened:
+            try:
+                async for response in answer.responses(request.spec):
+                    if response.HasField("opened"):
+                        opened.enter_context(answering())
+                    yield response
+            finally:
+                await answer.close()
 
 
 class ServerService(ServerServiceServicer):

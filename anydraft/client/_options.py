@@ -7,8 +7,8 @@ from typing import Any, TypedDict
 
 from google.protobuf.message import Message
 
-from anydraft.errors import InvalidRequestError
-from anydraft.rpc.validation import InvalidFieldError, validate_spec
+from anydraft.errors import InvalidFieldError, InvalidRequestError
+from anydraft.rpc.validation import validate_spec
 from anydraft.v1.generation_pb2 import GenerateRequest
 from anydraft.v1.prompt_pb2 import GenerationSpec
 

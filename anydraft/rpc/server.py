@@ -27,6 +27,7 @@ from grpc_reflection.v1alpha import reflection
 
 from anydraft.errors import FailedPreconditionError
 from anydraft.rpc.address import Address, parse_listen
+from anydraft.rpc.calls import Calls
 from anydraft.rpc.channel import KEEP_ALIVE, KeepAlive, server_options
 from anydraft.rpc.services import RecordingServer
 
@@ -34,6 +35,10 @@ logger = logging.getLogger(__name__)
 
 _SERVING = health_pb2.HealthCheckResponse.SERVING
 _NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
+
+_COURTESY_S = 0.2
+"""What calls that are no answers get when the node stops: watchers of health learn about it, short
+calls finish."""
 
 
 class NodeServer:
@@ -44,7 +49,10 @@ class NodeServer:
         self._listen = parse_listen(listen)
         self._health = health.aio.HealthServicer()
         self._stopping: asyncio.Task[None] | None = None
-        self.server = RecordingServer(grpc.aio.server(options=server_options(keep_alive)))
+        self._calls = Calls()
+        self.server = RecordingServer(
+            grpc.aio.server(interceptors=[self._calls], options=server_options(keep_alive))
+        )
         """Register servicers on this before `start`."""
 
     async def start(self) -> str:
@@ -107,14 +115,21 @@ class NodeServer:
                 loop.remove_signal_handler(number)
 
     async def stop(self, grace_s: float) -> None:
-        """Health turns NOT_SERVING, new calls are refused, running ones get `grace_s` seconds."""
+        """Health turns NOT_SERVING, new calls are refused, answers get `grace_s` seconds.
+
+        An answer is a call inside `anydraft.rpc.calls.answering`. Every other one ends almost at
+        once, as UNAVAILABLE: streams that never opened, watchers of health, reflection.
+        """
         if self._stopping is None:
             self._stopping = asyncio.create_task(self._stop(grace_s))
         await asyncio.shield(self._stopping)
 
     async def _stop(self, grace_s: float) -> None:
         await self._health.enter_graceful_shutdown()
-        await self.server.stop(grace_s)
+        stopping = asyncio.create_task(self.server.stop(grace_s))
+        await asyncio.wait({stopping}, timeout=min(grace_s, _COURTESY_S))
+        self._calls.end_all_but_answers()
+        await stopping
         logger.info("stopped")
 
 

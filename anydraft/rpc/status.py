@@ -21,13 +21,13 @@ from anydraft.errors import (
     DeadlineExceededError,
     FailedPreconditionError,
     InternalError,
+    InvalidFieldError,
     InvalidRequestError,
     NotFoundError,
     ResourceExhaustedError,
     UnavailableError,
     UnsupportedModelError,
 )
-from anydraft.rpc.validation import InvalidFieldError
 
 DOMAIN = "anydraft"
 

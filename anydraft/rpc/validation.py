@@ -5,28 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from anydraft.errors import InvalidRequestError
+from anydraft.errors import InvalidFieldError
 from anydraft.v1.prompt_pb2 import GenerationSpec, Prompt, SamplingParams, StopConditions
 
 MAX_TEMPERATURE = 100.0
 MAX_LOGPROBS = 20
 MAX_STOP_STRINGS = 16
 MAX_STOP_BYTES = 256
-
-
-class InvalidFieldError(InvalidRequestError):
-    """One field is at fault; `field` is its path, such as "sampling.top_p"."""
-
-    def __init__(
-        self,
-        message: str,
-        *,
-        field: str,
-        reason: str,
-        retry_after_s: float | None = None,
-    ) -> None:
-        super().__init__(message, reason=reason, retry_after_s=retry_after_s)
-        self.field = field
 
 
 def validate_spec(spec: GenerationSpec) -> None:

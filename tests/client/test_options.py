@@ -3,8 +3,7 @@ from typing import Any
 import pytest
 
 from anydraft.client._options import build_request
-from anydraft.errors import InvalidRequestError
-from anydraft.rpc.validation import InvalidFieldError
+from anydraft.errors import InvalidFieldError, InvalidRequestError
 
 USER = {"role": "user", "content": "Hi"}
 

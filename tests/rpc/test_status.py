@@ -16,6 +16,7 @@ from anydraft.errors import (
     DeadlineExceededError,
     FailedPreconditionError,
     InternalError,
+    InvalidFieldError,
     InvalidRequestError,
     NotFoundError,
     ResourceExhaustedError,
@@ -26,7 +27,6 @@ from anydraft.rpc.channel import MAX_MESSAGE_BYTES, dial
 from anydraft.rpc.handler import stream_handler, unary_handler
 from anydraft.rpc.server import NodeServer
 from anydraft.rpc.status import from_rpc_error
-from anydraft.rpc.validation import InvalidFieldError
 from anydraft.v1 import generation_pb2, generation_pb2_grpc, server_pb2, server_pb2_grpc
 
 Response = generation_pb2.GenerateResponse

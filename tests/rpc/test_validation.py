@@ -3,8 +3,8 @@ from collections.abc import Callable
 
 import pytest
 
-from anydraft.errors import InvalidRequestError
-from anydraft.rpc.validation import InvalidFieldError, validate_spec
+from anydraft.errors import InvalidFieldError, InvalidRequestError
+from anydraft.rpc.validation import validate_spec
 from anydraft.v1.prompt_pb2 import ChatMessage, ChatMessages, GenerationSpec, Prompt
 
 
