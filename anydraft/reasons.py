@@ -3,8 +3,8 @@
     except anydraft.ResourceExhaustedError as error:
         if error.reason == anydraft.Reason.NODE_FULL: ...
 
-Reasons are stable between releases; messages are not. A status that no node of ours sent (a proxy's,
-or gRPC's own) has the name of its gRPC code as its reason, when none of these fits.
+Reasons are stable between releases; messages are not. A status that no node of ours sent (a
+proxy's, or gRPC's own) has the name of its gRPC code as its reason, when none of these fits.
 """
 
 from __future__ import annotations

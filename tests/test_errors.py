@@ -74,11 +74,11 @@ def _reasons_in(tree: ast.AST) -> Iterator[str]:
 
 def _words(value: ast.AST) -> Iterator[str]:
     for node in ast.walk(value):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.isupper():
-            yield node.value
-        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
-            if node.value.id == "Reason":
-                yield node.attr
+        match node:
+            case ast.Constant(value=str(word)) if word.isupper():
+                yield word
+            case ast.Attribute(value=ast.Name(id="Reason"), attr=word):
+                yield word
 
 
 def test_reasons_are_listed_and_used() -> None:

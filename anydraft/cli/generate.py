@@ -46,7 +46,9 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 def run(args: argparse.Namespace) -> int:
     if args.logprobs is not None and not args.json:
-        raise InvalidRequestError("--logprobs shows in JSON only: add --json", reason="INVALID_SETTINGS")
+        raise InvalidRequestError(
+            "--logprobs shows in JSON only: add --json", reason="INVALID_SETTINGS"
+        )
     with Client(args.server, timeout=args.timeout) as client:
         options = options_from(args)
         options["logprobs"] = args.logprobs

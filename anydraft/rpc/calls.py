@@ -1,8 +1,8 @@
 """What every call to a node passes through, whichever service it is for.
 
 - Its request is read here. Bytes that are no request, or no request at all, end the call as
-  INVALID_ARGUMENT with one line in the log. (grpc.aio answers UNKNOWN with a traceback to the first,
-  and nothing, for ever, to the second.)
+  INVALID_ARGUMENT with one line in the log at most. (grpc.aio logs a traceback for the first and
+  answers UNKNOWN; the second it never answers.)
 - It is known to be running, so that a node that stops waits for answers and for nothing else.
 - Errors become statuses, as `anydraft.rpc.handler` does for one method.
 
@@ -95,8 +95,9 @@ class Calls(grpc.aio.ServerInterceptor):
         if found is None:  # gRPC answers UNIMPLEMENTED
             return None
         name = handler_call_details.method.removeprefix("/")
-        method = found.stream_stream or found.stream_unary or found.unary_stream or found.unary_unary
-        method = handled(method)
+        method = handled(
+            found.unary_unary or found.unary_stream or found.stream_unary or found.stream_stream
+        )
 
         async def run(requests: AsyncIterator[Any], context: Context) -> None:
             request = requests if found.request_streaming else await _only(requests)

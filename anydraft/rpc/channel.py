@@ -20,8 +20,8 @@ class KeepAlive:
     """How each end of a connection finds out that the other one is gone.
 
     A peer that is frozen, or behind a network that drops everything, is noticed within
-    `interval_s + timeout_s`: calls end as UNAVAILABLE at the client, cancelled at the server. A call
-    that is silent for longer lives on as long as its peer answers pings.
+    `interval_s + timeout_s`: calls end as UNAVAILABLE at the client, cancelled at the server. A
+    call that is silent for longer lives on as long as its peer answers pings.
     """
 
     interval_s: float = 30.0

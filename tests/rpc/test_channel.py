@@ -1,6 +1,5 @@
 import asyncio
 import signal
-import subprocess
 import sys
 import textwrap
 from collections.abc import AsyncIterator
@@ -18,7 +17,6 @@ from anydraft.rpc.channel import KeepAlive, channel_options, dial, dial_sync, se
 from anydraft.rpc.server import NodeServer
 from anydraft.rpc.status import from_rpc_error
 from anydraft.v1 import generation_pb2, generation_pb2_grpc
-
 
 QUICK = KeepAlive(interval_s=1, timeout_s=1)
 
@@ -91,21 +89,21 @@ NODE = """
 
 async def test_a_frozen_node_is_noticed() -> None:
     """Long before gRPC's own minute, which a ping that is not answered gets otherwise."""
-    node = subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(NODE)], stdout=subprocess.PIPE, text=True
+    node = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", textwrap.dedent(NODE), stdout=asyncio.subprocess.PIPE
     )
-    with node:
-        try:
-            assert node.stdout is not None
-            async with dial(node.stdout.readline().strip(), QUICK) as channel:
-                stub: Any = generation_pb2_grpc.GenerationServiceStub(channel)
-                call = stub.Generate(generation_pb2.GenerateRequest())
-                await call.read()
-                node.send_signal(signal.SIGSTOP)
-                with pytest.raises(grpc.RpcError) as caught:
-                    await asyncio.wait_for(call.read(), timeout=20)
-        finally:
-            node.kill()
+    assert node.stdout is not None
+    try:
+        async with dial((await node.stdout.readline()).decode().strip(), QUICK) as channel:
+            stub: Any = generation_pb2_grpc.GenerationServiceStub(channel)
+            call = stub.Generate(generation_pb2.GenerateRequest())
+            await call.read()
+            node.send_signal(signal.SIGSTOP)
+            with pytest.raises(grpc.RpcError) as caught:
+                await asyncio.wait_for(call.read(), timeout=20)
+    finally:
+        node.kill()
+        await node.wait()
     assert from_rpc_error(caught.value).reason == "CONNECTION_LOST"
 
 
