@@ -187,7 +187,7 @@ class AssistedAnswer:
     def _cut_short(self) -> UnavailableError:
         return UnavailableError(
             f"The verify node {self._address} ended the answer before it was finished. Ask again.",
-            reason="ANSWER_CUT_SHORT",
+            reason="TRUNCATED_STREAM",
         )
 
     def _explain(self, error: grpc.RpcError) -> AnydraftError:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import AsyncIterator
+from contextlib import ExitStack, suppress
 
 import grpc.aio
 
 from anydraft.errors import UnavailableError
+from anydraft.rpc.calls import answering
 from anydraft.rpc.handler import stream_handler, unary_handler
 from anydraft.v1.generation_pb2 import GenerateRequest, GenerateResponse
 from anydraft.v1.generation_pb2_grpc import GenerationServiceServicer
@@ -54,11 +55,14 @@ class GenerationService(GenerationServiceServicer):
         answer = AssistedAnswer(
             self._channel, self._address, self.drafting, timeout_s=context.time_remaining()
         )
-        try:
-            async for response in answer.responses(request.spec):
-                yield response
-        finally:
-            await answer.close()
+        with ExitStack() as opened:
+            try:
+                async for response in answer.responses(request.spec):
+                    if response.HasField("opened"):
+                        opened.enter_context(answering())
+                    yield response
+            finally:
+                await answer.close()
 
 
 class ServerService(ServerServiceServicer):
@@ -74,7 +78,7 @@ class ServerService(ServerServiceServicer):
     async def GetServerInfo(  # noqa: N802
         self, request: GetServerInfoRequest, context: Context
     ) -> GetServerInfoResponse:
-        with contextlib.suppress(TimeoutError):
+        with suppress(TimeoutError):
             async with asyncio.timeout(_FIRST_LOOK_S):
                 await self._watch.first_look()
         return GetServerInfoResponse(info=self._info())

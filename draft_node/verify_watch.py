@@ -76,7 +76,7 @@ class VerifyWatch:
                 problem = InternalError(
                     f"The verify node {self._address} could not be watched ({error!r}). "
                     "Report this as a bug.",
-                    reason="VERIFY_WATCH_FAILED",
+                    reason="UNEXPECTED_FAILURE",
                 )
             # What has just been good is asked again at once, what stays bad less and less often.
             pause_s = _FIRST_PAUSE_S if self.is_good else min(2 * pause_s, _LONGEST_PAUSE_S)
@@ -98,7 +98,7 @@ class VerifyWatch:
         except TimeoutError:
             raise UnavailableError(
                 f"The verify node {self._address} does not answer. See its log, and the network.",
-                reason="VERIFY_NODE_SILENT",
+                reason="VERIFY_NODE_UNREACHABLE",
             ) from None
         finally:
             # Left at the first bad news: a node that stops waits for its watchers.

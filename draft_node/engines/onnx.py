@@ -39,7 +39,7 @@ class OnnxEngine:
         threads = available_cores() if threads is None else threads
         if threads < 1:
             raise InvalidRequestError(
-                f"threads is {threads}. Give at least 1.", reason="INVALID_THREADS"
+                f"threads is {threads}. Give at least 1.", reason="INVALID_SETTINGS"
             )
         self._session = _load(files.model, threads)
         self.signature = read_signature(

@@ -94,7 +94,7 @@ async def test_an_answer_that_fails(tokenizer: TextTokenizer, lines: Any) -> Non
 
     async with both(script, assistant(tokenizer)) as (channel, _):
         await generate(channel)
-        assert (await until_said(lines)).startswith("answer s: ANSWER_CUT_SHORT, 0 tokens")
+        assert (await until_said(lines)).startswith("answer s: TRUNCATED_STREAM, 0 tokens")
 
 
 async def test_a_refusal(tokenizer: TextTokenizer, lines: Any) -> None:

@@ -159,7 +159,7 @@ async def test_an_answer_cut_short_is_an_error(tokenizer: TextTokenizer) -> None
     async with both(script, assistant(tokenizer)) as (channel, _):
         _, error = await generate(channel)
     assert isinstance(error, UnavailableError)
-    assert error.reason == "ANSWER_CUT_SHORT"
+    assert error.reason == "TRUNCATED_STREAM"
 
 
 async def until_closed(
