@@ -24,5 +24,5 @@ def needs_extra(extra: str) -> Iterator[None]:
 
 def missing_package(names: str, extra: str) -> FailedPreconditionError:
     return FailedPreconditionError(
-        f"{names} is missing here: run pip install 'anydraft[{extra}]'", reason="PACKAGE_MISSING"
+        f"this needs {names}: run pip install 'anydraft[{extra}]'", reason="PACKAGE_MISSING"
     )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from anydraft.errors import AnydraftError
 from anydraft.extras import needs_extra
-from anydraft.flags import MAX_SECONDS, Parser, listen_address, number, positive_int
+from anydraft.flags import Parser, listen_address, positive_int, seconds
 from anydraft.rpc.logs import add_log_level_flag, set_up_logging
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def parser() -> argparse.ArgumentParser:
     )
     p.add_argument(
         "--grace",
-        type=number(0, MAX_SECONDS),
+        type=seconds(),
         default=10.0,
         metavar="SECONDS",
         help="to finish on exit",

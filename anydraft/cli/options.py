@@ -9,10 +9,10 @@ import os
 from anydraft.client import GenerateOptions
 from anydraft.errors import InvalidRequestError
 from anydraft.flags import (
-    MAX_SECONDS,
     MAX_UINT64,
     SERVER_VARIABLE,
     number,
+    seconds,
     server_address,
     whole_number,
 )
@@ -32,7 +32,7 @@ def add_server_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", metavar="NAME", help="refuse to be answered by another model")
     parser.add_argument(
         "--timeout",
-        type=number(0, MAX_SECONDS, above=True, otherwise="or leave it out to wait without limit"),
+        type=seconds(above=True, otherwise="or leave it out to wait without limit"),
         metavar="SECONDS",
         help="limit for a whole answer (default: none)",
     )

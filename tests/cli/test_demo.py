@@ -164,7 +164,7 @@ def test_a_missing_package_is_told_before_anything_is_fetched(
     assert main(["demo"]) == 1
     (line,) = capsys.readouterr().err.splitlines()
     assert line == (
-        "anydraft: rich, torch is missing here: run pip install 'anydraft[cli,draft,export,verify]'"
+        "anydraft: this needs rich, torch: run pip install 'anydraft[cli,draft,export,verify]'"
     )
 
 
