@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from anydraft.errors import FailedPreconditionError, InvalidRequestError
@@ -33,6 +34,8 @@ class DraftSettings:
     """Of the torch engine, as in transformers; None for a GPU if there is one."""
     lookup: bool = True
     """Whether prompt lookup drafts where the text repeats itself."""
+    lookup_meanwhile: bool = False
+    """Whether prompt lookup drafts alone until the assistant is loaded."""
     max_draft: int = DEFAULT_MAX_DRAFT
     """Pieces drafted beyond the committed text, at most."""
     min_confidence: float = DEFAULT_MIN_CONFIDENCE
@@ -46,6 +49,10 @@ class DraftSettings:
             raise _invalid(f"--engine {self.engine} needs an assistant: give one with --model")
         if self.engine == "lookup" and not self.lookup:
             raise _invalid("--engine lookup and --no-lookup leave no drafter: drop one of them")
+        if self.lookup_meanwhile and not self.lookup:
+            raise _invalid("--lookup-meanwhile drafts by lookup: drop --no-lookup")
+        if self.device_map is not None and self.engine != "torch":
+            raise _invalid(f"--device-map does nothing with --engine {self.engine}: drop it")
         if self.max_draft < 1:
             raise _invalid(f"--max-draft is {self.max_draft}: give at least 1")
         if self.threads is not None and self.threads < 1:
@@ -71,8 +78,7 @@ def load_drafter(settings: DraftSettings) -> LoadedDrafter:
     Raises what `anydraft.models`, the engine and the tokenizer raise.
     """
     if settings.engine == "lookup":
-        lookup = LookupDrafter()
-        return LoadedDrafter(lookup, "prompt lookup", lookup.description)
+        return load_lookup()
     if settings.model is None:
         raise _invalid("an assistant is needed: give one with --model")
     load = _load_torch if settings.engine == "torch" else _load_onnx
@@ -81,7 +87,19 @@ def load_drafter(settings: DraftSettings) -> LoadedDrafter:
     drafter: Drafter = assistant
     if settings.lookup:
         drafter = CombinedDrafter(assistant)
-    return LoadedDrafter(drafter, settings.model, drafter.description)
+    return LoadedDrafter(drafter, _public_name(settings.model), drafter.description)
+
+
+def load_lookup() -> LoadedDrafter:
+    """Prompt lookup alone, which is ready at once."""
+    lookup = LookupDrafter()
+    return LoadedDrafter(lookup, "prompt lookup", lookup.description)
+
+
+def _public_name(model: str) -> str:
+    """Clients need not know where on this machine a folder lies."""
+    path = Path(model).expanduser()
+    return path.resolve().name if path.exists() else model
 
 
 def _load_onnx(model: str, settings: DraftSettings) -> tuple[AssistantEngine, TextTokenizer]:

@@ -89,7 +89,8 @@ def _dtype(name: str, device_map: str) -> torch.dtype | str:
         return torch.float32 if device_map == "cpu" else "auto"
     if name not in DTYPES:
         raise InvalidRequestError(
-            f"--dtype {name} is unknown. Choose auto, {', '.join(DTYPES)}.", reason="UNKNOWN_DTYPE"
+            f"--dtype {name} is unknown. Choose auto, {', '.join(DTYPES)}.",
+            reason="PRECISION_UNKNOWN",
         )
     return DTYPES[name]
 

@@ -103,7 +103,7 @@ async def _opening(
         raise FailedPreconditionError(
             f"this node speaks revision {PROTOCOL_REVISION} of the protocol, the client "
             f"{revision}. Install the same anydraft release on both sides.",
-            reason="PROTOCOL_REVISION",
+            reason="PROTOCOL_REVISION_MISMATCH",
         )
     return request.open
 

@@ -13,8 +13,9 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import NoReturn
 
+from anydraft.flags import EXIT_BAD_INPUT, Parser
+
 EXIT_FAILED = 1
-EXIT_BAD_INPUT = 2
 EXIT_INTERRUPTED = 130
 EXIT_BROKEN_PIPE = 141
 
@@ -26,13 +27,6 @@ _COMMANDS = {
     "models": "list, download and convert models",
     "doctor": "check this machine, the installation and servers",
 }
-
-
-class _Parser(argparse.ArgumentParser):
-    """Reports bad arguments in one line, as every other error."""
-
-    def error(self, message: str) -> NoReturn:
-        self.exit(EXIT_BAD_INPUT, f"anydraft: {message} (see {self.prog} --help)\n")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -57,7 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _build_parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
     """Only the command that was asked for is imported, so that `--help` is quick."""
     asked = next((argument for argument in arguments if not argument.startswith("-")), None)
-    parser = _Parser(
+    parser = Parser(
         prog="anydraft",
         description="Run a big language model faster with any small model, losslessly.",
         epilog="The nodes are started by anydraft-verify and anydraft-draft.",

@@ -115,7 +115,7 @@ def _load_tokenizer(folder: Path, name: str, **options: Any) -> Any:
         raise FailedPreconditionError(
             f"The tokenizer of {name} in {folder} cannot be loaded ({_first_line(error)}). "
             "Download tokenizer.json and tokenizer_config.json again.",
-            reason="TOKENIZER_INVALID",
+            reason="TOKENIZER_BROKEN",
         ) from error
     if not getattr(tokenizer, "is_fast", False):
         raise UnsupportedModelError(

@@ -14,7 +14,7 @@ from anydraft.errors import AnydraftError, FailedPreconditionError, InvalidReque
 from anydraft.machine import available_cores
 from draft_node.engines import onnx_files
 from draft_node.engines.base import Logits
-from draft_node.engines.checks import check_feed, check_truncate, prove_rollback
+from draft_node.engines.checks import check_feed, check_truncate, closed_state, prove_rollback
 from draft_node.engines.onnx_cache import Cache, GrowingCache, SharedCache, Tensors
 from draft_node.engines.onnx_signature import Signature, read_signature
 
@@ -39,7 +39,7 @@ class OnnxEngine:
         threads = available_cores() if threads is None else threads
         if threads < 1:
             raise InvalidRequestError(
-                f"threads is {threads}. Give at least 1.", reason="INVALID_THREADS"
+                f"threads is {threads}. Give at least 1.", reason="INVALID_SETTINGS"
             )
         self._session = _load(files.model, threads)
         self.signature = read_signature(
@@ -68,10 +68,16 @@ class OnnxEngine:
             cache.run(make_tensors(self.signature, [0], 0), 1)
         except Exception:  # whatever went wrong: the other cache makes fewer demands
             return False
+        finally:
+            cache.close()
         return True
 
     def _probe_vocabulary(self) -> int:
-        return int(self._new_cache().run(make_tensors(self.signature, [0], 0), 1).shape[-1])
+        cache = self._new_cache()
+        try:
+            return int(cache.run(make_tensors(self.signature, [0], 0), 1).shape[-1])
+        finally:
+            cache.close()
 
 
 class OnnxState:
@@ -79,29 +85,41 @@ class OnnxState:
 
     def __init__(self, engine: OnnxEngine, cache: Cache) -> None:
         self._engine = engine
-        self._cache = cache
+        self._open_cache: Cache | None = cache
         self._chunk = max(1, _MAX_LOGITS // engine.vocab_size)
 
     @property
+    def _cache(self) -> Cache:
+        if self._open_cache is None:
+            raise closed_state()
+        return self._open_cache
+
+    @property
     def length(self) -> int:
-        return self._cache.length
+        return 0 if self._open_cache is None else self._open_cache.length
 
     def feed(self, ids: Sequence[int]) -> Logits:
-        before = self.length
+        cache, before = self._cache, self.length
         check_feed(ids, before, self._engine)
         make = partial(make_tensors, self._engine.signature)
         try:
             for start in range(0, len(ids), self._chunk):
                 chunk = ids[start : start + self._chunk]
-                logits = self._cache.run(make(chunk, self.length), len(chunk))
+                logits = cache.run(make(chunk, cache.length), len(chunk))
         except Exception as error:
-            self._cache.length = before
+            cache.length = before
             raise _failed(error) from error
         return np.array(logits[0, -1], dtype=np.float32)
 
     def truncate(self, length: int) -> None:
-        check_truncate(length, self.length)
-        self._cache.length = length
+        cache = self._cache
+        check_truncate(length, cache.length)
+        cache.length = length
+
+    def close(self) -> None:
+        if self._open_cache is not None:
+            self._open_cache.close()
+            self._open_cache = None
 
 
 def make_tensors(signature: Signature, ids: Sequence[int], length: int) -> Tensors:

@@ -28,6 +28,9 @@ class Cache(Protocol):
     def run(self, tensors: Tensors, num_new: int) -> np.ndarray[Any, Any]:
         """One pass over `num_new` tokens; returns logits [1, 1 or num_new, vocab]."""
 
+    def close(self) -> None:
+        """Frees the memory, whoever still refers to this object. It is not used again."""
+
 
 class GrowingCache:
     def __init__(self, session: Any, signature: Signature) -> None:
@@ -54,6 +57,9 @@ class GrowingCache:
         self.length = length
         return np.asarray(logits)
 
+    def close(self) -> None:
+        self._past.clear()
+
 
 class SharedCache:
     def __init__(self, session: Any, signature: Signature, max_tokens: int) -> None:
@@ -76,6 +82,11 @@ class SharedCache:
         self._session.run_with_iobinding(self._binding, self._options)
         self.length += num_new
         return np.asarray(self._binding.get_outputs()[0].numpy())
+
+    def close(self) -> None:
+        self._binding.clear_binding_inputs()
+        self._binding.clear_binding_outputs()
+        self._buffers.clear()
 
     def _grow(self, needed: int) -> None:
         capacity = max(self._capacity, _FIRST_CAPACITY)

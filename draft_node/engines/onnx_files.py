@@ -70,7 +70,7 @@ def _read(file: Path) -> dict[str, Any]:
         value = json.loads(file.read_text(encoding="utf-8"))
     except ValueError as error:
         raise FailedPreconditionError(
-            f"{file} is not JSON ({error}). Download it again.", reason="MODEL_CONFIG_BROKEN"
+            f"{file} is not JSON ({error}). Download it again.", reason="MODEL_FILE_DAMAGED"
         ) from error
     return value if isinstance(value, dict) else {}
 

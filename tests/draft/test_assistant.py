@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -146,6 +147,20 @@ def test_the_invariant(name: str, moves: list[tuple[int, int, str]]) -> None:
         state = engine.states[0]
         assert state.ids[: len(mirror.ids)] == mirror.ids
         assert tokenizer.text_bytes(state.ids[len(engine.prompt_ids) :]).decode() == committed
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_logits_that_are_no_numbers_are_no_draft(tokenizer: TextTokenizer, value: float) -> None:
+    engine, stream = opened(tokenizer)
+    before = draft(stream, 2)
+    state = engine.states[0]
+    feed = state.feed
+    state.feed = lambda ids: np.full_like(feed(ids), value)  # type: ignore[method-assign]
+    assert stream.step() is None
+    assert stream.idle
+    state.feed = feed  # type: ignore[method-assign]
+    stream.commit(text_of(before), restart=True)
+    assert draft(stream, 1)
 
 
 def test_a_text_longer_than_the_context_keeps_its_end(tokenizer: TextTokenizer) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +58,29 @@ def test_logits_are_those_of_torch(shared: OnnxEngine, llama: Any) -> None:
         assert found.dtype == np.float32
         np.testing.assert_allclose(found, expected[fed - 1], atol=2e-4)
     assert state.length == fed
+
+
+@pytest.mark.usefixtures("no_collector")
+@pytest.mark.parametrize("kind", ["shared", "growing"])
+def test_a_closed_state_holds_no_memory(kind: str, request: pytest.FixtureRequest) -> None:
+    engine: OnnxEngine = request.getfixturevalue(kind)
+    state = engine.open()
+    state.feed(IDS[:5])
+    cache: Any = state._cache
+    held = cache._buffers if kind == "shared" else list(cache._past.values())
+    buffers = [weakref.ref(buffer) for buffer in held]
+    assert all(buffer() is not None for buffer in buffers)
+    del held
+    # A reference cycle keeps the state itself alive, as a session's may.
+    cycle: list[Any] = [state, cache]
+    cycle.append(cycle)
+    state.close()
+    state.close()
+    assert [buffer() for buffer in buffers] == [None] * len(buffers)
+    assert state.length == 0
+    for use in (lambda: state.feed(IDS[:1]), lambda: state.truncate(0)):
+        with pytest.raises(InternalError, match="after its session ended"):
+            use()
 
 
 @pytest.mark.parametrize("kind", ["shared", "growing"])

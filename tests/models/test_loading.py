@@ -131,7 +131,7 @@ def test_a_damaged_tokenizer(copy: Path) -> None:
     (copy / "tokenizer.json").write_text('{"version": "1.0"}')
     with pytest.raises(FailedPreconditionError, match=r"tokenizer\.json") as caught:
         load_dense(resolve_model(str(copy)), "float32")
-    assert caught.value.reason == "TOKENIZER_INVALID"
+    assert caught.value.reason == "TOKENIZER_BROKEN"
 
 
 def test_the_tokenizer_of_another_model(copy: Path) -> None:
