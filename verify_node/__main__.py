@@ -10,12 +10,15 @@ from typing import TYPE_CHECKING
 
 from anydraft.errors import AnydraftError
 from anydraft.extras import needs_extra
-from anydraft.flags import Parser, listen_address, positive_int, seconds
+from anydraft.flags import EXIT_BAD_INPUT, Parser, listen_address, positive_int, seconds
+from anydraft.rpc.background import in_background
 from anydraft.rpc.logs import add_log_level_flag, set_up_logging
 
 if TYPE_CHECKING:
     from verify_node.load import LoadOptions
-    from verify_node.served_model import ServedModel
+
+EXIT_TARGET_FAILED = 70
+"""As sysexits' EX_SOFTWARE: a supervisor should start the node again."""
 
 
 def parser() -> argparse.ArgumentParser:
@@ -105,27 +108,27 @@ def main(argv: Sequence[str] | None = None) -> int:
     set_up_logging(args.log_level)
     try:
         with needs_extra("verify"):
-            from verify_node.load import load
-
-            # Outside of the event loop, which would hear Ctrl-C only after it.
-            return asyncio.run(_serve(load(_options(args)), args))
+            return asyncio.run(_serve(_options(args), args))
     except AnydraftError as error:
         print(f"anydraft-verify: {error}", file=sys.stderr)  # noqa: T201
-        return 2
+        return EXIT_BAD_INPUT
     except KeyboardInterrupt:
         return 130
 
 
-async def _serve(model: ServedModel, args: argparse.Namespace) -> int:
+async def _serve(options: LoadOptions, args: argparse.Namespace) -> int:
     from verify_node.lifecycle import VerifyNode
+    from verify_node.load import load
 
-    node = VerifyNode(model, args.listen)
+    node = VerifyNode(args.listen)
     try:
+        # The address is had before the model is loaded, which may take minutes.
         await node.start()
+        await node.serve(await in_background(lambda: load(options)))
         await node.run_until_signal(args.grace)
     finally:
         await node.stop()
-    return 0
+    return EXIT_TARGET_FAILED if node.failure is not None else 0
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import torch
 
-from verify_node.sampling import TokenChooser
+from verify_node.token_chooser import TokenChooser
 
 
 @dataclass(frozen=True, slots=True)

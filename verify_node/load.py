@@ -18,7 +18,7 @@ from verify_node.runners.context_limit import context_tokens
 from verify_node.runners.model_facts import vocabulary_size
 from verify_node.runners.packed_linear import pack_linears
 from verify_node.runners.proof import choose_runner
-from verify_node.sampling import unsupported_defaults
+from verify_node.sampling_settings import unsupported_defaults
 from verify_node.scheduler import Scheduler, SchedulerLimits
 from verify_node.served_model import ServedModel
 from verify_node.target import TargetFacts
@@ -67,6 +67,7 @@ def load(options: LoadOptions) -> ServedModel:
     facts = TargetFacts(
         description=f"{runner.name} {str(model.dtype).removeprefix('torch.')} on {model.device}"
         + (f", {num_packed} packed layers" if num_packed else ""),
+        dtype=str(model.dtype).removeprefix("torch."),
         context_tokens=context,
         vocabulary_size=num_ids,
     )

@@ -14,13 +14,8 @@ from transformers import GenerationConfig
 from anydraft.v1.prompt_pb2 import SamplingParams
 from tests import models_zoo
 from verify_node.accept import accept
-from verify_node.sampling import (
-    SamplingSettings,
-    TokenChooser,
-    keyed_uniform,
-    score_token,
-    unsupported_defaults,
-)
+from verify_node.sampling_settings import SamplingSettings, unsupported_defaults
+from verify_node.token_chooser import TokenChooser, keyed_uniform, score_token
 
 
 def chi_square_limit(freedom: int) -> float:
