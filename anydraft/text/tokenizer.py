@@ -16,11 +16,10 @@ from tokenizers import Tokenizer
 
 from anydraft.errors import FailedPreconditionError, InvalidRequestError, UnsupportedModelError
 from anydraft.text.chat import render_messages
+from anydraft.text.roundtrip import check_decoder
 from anydraft.text.token_bytes import TokenBytes
 from anydraft.text.tokenizer_files import TokenizerConfig, default_template, load_backend
 from anydraft.v1 import prompt_pb2
-
-_SAMPLE = "Hello, world. It's 12:30 — naïve 你好 🙂\n\tif x:  return 'y'"
 
 
 class TextTokenizer:
@@ -40,7 +39,8 @@ class TextTokenizer:
     ) -> None:
         """`backend` must neither truncate nor pad, and must not be changed afterwards.
 
-        Raises UnsupportedModelError when its decoder cannot be taken apart into tokens.
+        Raises UnsupportedModelError when its decoder cannot be taken apart into tokens, and
+        FailedPreconditionError when the decoder is not that of the vocabulary.
         """
         self.backend = backend
         self.special_tokens: Mapping[str, str] = dict(special_tokens or {})
@@ -56,7 +56,7 @@ class TextTokenizer:
         self.byte_fallback = self._bytes.byte_fallback
         self.unknown_id = _unknown_id(backend)
         """Stands for text that the vocabulary cannot write; None when it can write everything."""
-        self._verify()
+        check_decoder(self)
 
     @classmethod
     def from_folder(cls, folder: Path) -> TextTokenizer:
@@ -155,20 +155,6 @@ class TextTokenizer:
                 reason="TOKENIZER_MISMATCH",
             )
         self.id_limit = min(self.id_limit, model_rows)
-
-    def _verify(self) -> None:
-        ids = self.encode(_SAMPLE)
-        if not ids:
-            return
-        ids += ids[-1:] * 2  # decoders for speech leave repeats out
-        whole = self.backend.decode(ids, skip_special_tokens=False)
-        first = self.backend.decode(ids[:1], skip_special_tokens=False)
-        if whole != first + self.text_bytes(ids[1:]).decode(errors="replace"):
-            raise UnsupportedModelError(
-                "The tokenizer's decoder joins tokens in a way that does not show in the tokens "
-                "by themselves, so text cannot be streamed exactly. Use another model.",
-                reason="TOKENIZER_UNSUPPORTED",
-            )
 
 
 def _unknown_id(backend: Tokenizer) -> int | None:
