@@ -8,18 +8,21 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from tokenizers import Tokenizer
 
 from anydraft.errors import FailedPreconditionError, InvalidRequestError, UnsupportedModelError
-from anydraft.text.chat import render_messages
+from anydraft.text.chat import Message, render_messages
+from anydraft.text.lenient_chat import render_messages_leniently
 from anydraft.text.roundtrip import check_decoder
 from anydraft.text.token_bytes import TokenBytes
 from anydraft.text.tokenizer_files import TokenizerConfig, default_template, load_backend
 from anydraft.v1 import prompt_pb2
+
+_Renderer = Callable[[Sequence[Message], str | None, Mapping[str, str]], tuple[str, bool]]
 
 
 class TextTokenizer:
@@ -123,8 +126,25 @@ class TextTokenizer:
         """Text is encoded with the special tokens of the model around it; messages are rendered
         with the model's chat template, which writes its own. Raises InvalidRequestError when
         nothing is asked, the template refuses the messages, or the model has no row for an id."""
+        ids = self._encode_prompt(prompt, render_messages)
+        if max(ids) >= self.id_limit:
+            foreign = self.token_bytes(max(ids)).decode(errors="replace")
+            raise InvalidRequestError(
+                f"The prompt holds {foreign}, which this model has no row for. Leave it out.",
+                reason="PROMPT_TOKEN_UNKNOWN",
+            )
+        return ids
+
+    def encode_prompt_leniently(self, prompt: prompt_pb2.Prompt) -> list[int]:
+        """For assistants: as `encode_prompt`, but messages that the template refuses are brought
+        into a form that it accepts, and ids that the model has no row for are left out. Raises
+        InvalidRequestError only when nothing is asked."""
+        ids = self._encode_prompt(prompt, render_messages_leniently)
+        return [token_id for token_id in ids if token_id < self.id_limit]
+
+    def _encode_prompt(self, prompt: prompt_pb2.Prompt, render: _Renderer) -> list[int]:
         if prompt.WhichOneof("prompt") == "messages":
-            text, add_special_tokens = render_messages(
+            text, add_special_tokens = render(
                 prompt.messages.messages, self.chat_template, self.special_tokens
             )
         else:
@@ -133,12 +153,6 @@ class TextTokenizer:
         if not ids:
             raise InvalidRequestError(
                 "The prompt is empty. Send text, or at least one message.", reason="PROMPT_EMPTY"
-            )
-        if max(ids) >= self.id_limit:
-            foreign = self.token_bytes(max(ids)).decode(errors="replace")
-            raise InvalidRequestError(
-                f"The prompt holds {foreign}, which this model has no row for. Leave it out.",
-                reason="PROMPT_TOKEN_UNKNOWN",
             )
         return ids
 
