@@ -1,8 +1,12 @@
 import json
+import sys
+import threading
+import time
 from pathlib import Path
 
 import pytest
 from hypothesis import given
+from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from anydraft.errors import FailedPreconditionError, InvalidRequestError, UnsupportedModelError
@@ -42,6 +46,36 @@ def test_bytes_of_an_exact_tokenizer_are_the_text(tokenizer, text):
     # Without SentencePiece's own mark, and what some put a space behind: added tokens.
     data = tokenizer.text_bytes(tokenizer.encode("a" + text))
     assert data.decode().removeprefix(" ") == "a" + text
+
+
+@pytest.mark.parametrize("tokenizer", cases.ALL, indirect=True)
+@given(text=texts, special=st.booleans())
+def test_ids_are_those_of_the_librarys_own_encode(tokenizer, text, special):
+    theirs = tokenizer.backend.encode(text, add_special_tokens=special)
+    assert tokenizer.encode(text, add_special_tokens=special) == theirs.ids
+
+
+@pytest.mark.parametrize("name", ["gpt2", "metaspace_first", "unigram", "wordpiece"])
+def test_other_threads_go_on_while_a_long_text_is_encoded(name):
+    tokenizer = cases.load(name)
+    longest = sys.getswitchinterval()
+    turns, done = 0, threading.Event()
+
+    def encode():
+        tokenizer.encode("é" * 500_000)
+        done.set()
+
+    try:
+        sys.setswitchinterval(60)  # nobody is made to let go of the lock
+        thread = threading.Thread(target=encode)
+        thread.start()
+        while not done.is_set():
+            turns += 1
+            time.sleep(0.0005)
+    finally:
+        sys.setswitchinterval(longest)
+        thread.join()
+    assert turns > 5
 
 
 @pytest.mark.parametrize("tokenizer", cases.ALL, indirect=True)
