@@ -32,6 +32,11 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--threads", type=int, metavar="N", help="cores for drafting (default: all)")
     p.add_argument("--device-map", help='torch engine: "cpu", "cuda:0", "auto", ...')
     p.add_argument(
+        "--trust-remote-code",
+        action="store_true",
+        help="run code that comes with the assistant (default: never)",
+    )
+    p.add_argument(
         "--max-draft",
         type=int,
         default=defaults.max_draft,
@@ -74,6 +79,7 @@ def _settings(args: argparse.Namespace) -> DraftSettings:
         precision=args.precision,
         threads=args.threads,
         device_map=args.device_map,
+        trust_remote_code=args.trust_remote_code,
         lookup=not args.no_lookup,
         max_draft=args.max_draft,
         min_confidence=args.min_confidence,

@@ -28,6 +28,11 @@ def parser() -> argparse.ArgumentParser:
     )
     p.add_argument("--dtype", default="auto", help="auto, fp32, bf16 or fp16 (auto: fp32 on a CPU)")
     p.add_argument("--device-map", help='as in transformers: "cpu", "cuda:0", "auto", ...')
+    p.add_argument(
+        "--trust-remote-code",
+        action="store_true",
+        help="run code that comes with the model (default: never)",
+    )
     p.add_argument("--threads", type=_positive, help="CPU threads for the model")
     p.add_argument("--max-context", type=_positive, metavar="TOKENS", help="prompt plus answer")
     p.add_argument("--kv-tokens", type=_positive, metavar="TOKENS", help="KV cache of all sessions")
@@ -53,6 +58,7 @@ def _options(args: argparse.Namespace) -> LoadOptions:
         name=args.name,
         dtype=args.dtype,
         device_map=args.device_map,
+        trust_remote_code=args.trust_remote_code,
         max_context_tokens=args.max_context,
         kv_tokens=args.kv_tokens,
         max_sessions=args.max_sessions,

@@ -30,6 +30,7 @@ from anydraft.models.onnx_check import onnx_logits
 from anydraft.models.registry import RegistryEntry
 from tests.models import tiny
 from tests.models.test_files import TRANSFORMERS_JS, fill
+from tests.models.test_gguf import FEW_TOKENS, factors_of
 from tests.models.test_resolve import HubInMemory
 
 IDS = list(range(5, 25))
@@ -73,6 +74,22 @@ def test_fp32_computes_what_the_model_does(gguf: Path, tmp_path: Path) -> None:
     wanted = {"tokenizer.json", "tokenizer_config.json", "config.json", "generation_config.json"}
     assert wanted <= {file.name for file in out.iterdir()}
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_scaled_rotary_frequencies_are_exported(tmp_path: Path) -> None:
+    path = tiny.save_gguf(
+        tmp_path / "tiny.gguf",
+        settings={"rope_parameters": FEW_TOKENS},
+        tensors={"rope_freqs.weight": factors_of(FEW_TOKENS)},
+    )
+    out = export_assistant(resolve_model(str(path)), tmp_path / "out", "fp32")
+    ids = list(range(5, 105))
+    with torch.inference_mode():
+        model = tiny.llama(rope_parameters=FEW_TOKENS)
+        expected = model(input_ids=torch.tensor([ids])).logits[0].numpy()
+    np.testing.assert_allclose(
+        onnx_logits(out / "model.onnx", ids, 64 // tiny.HEADS), expected, atol=2e-4
+    )
 
 
 @pytest.mark.parametrize(

@@ -74,14 +74,6 @@ def test_gguf_tokenizer_composes_as_qwen_does(tmp_path: Path) -> None:
     assert tokenizer.encode("e\N{COMBINING ACUTE ACCENT}") == tokenizer.encode("é")
 
 
-def test_an_unknown_gguf_tokenizer_is_warned_about(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    path = tiny.save_gguf(tmp_path / "tiny.gguf", "of-the-future")
-    load_dense(resolve_model(str(path)), "float32")
-    assert "'of-the-future'" in caplog.text
-
-
 def test_loading_restores_what_it_patched(from_gguf: tuple[Any, Any]) -> None:
     import gguf
     from transformers import modeling_gguf_pytorch_utils as loader
