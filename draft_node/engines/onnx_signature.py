@@ -118,9 +118,8 @@ def read_signature(
         if needed not in ports:
             _refuse(f"it has no {needed}, so it is not a text decoder")
     if not pasts:
-        _refuse(
-            f"it has no {names.past_key_names.replace("%d", "0")}, so every token would cost the whole text again"
-        )
+        past = names.past_key_names.replace("%d", "0")
+        _refuse(f"it has no {past}, so every token would cost the whole text again")
     keep = given.get(KEEP)
     vocabulary = made[names.logits].shape[-1]
     return Signature(
