@@ -59,6 +59,11 @@ def parser() -> argparse.ArgumentParser:
         help='torch engine: "cpu", "cuda:0", "auto", ... (default: a GPU if there is one)',
     )
     flag(
+        "--trust-remote-code",
+        action="store_true",
+        help="run code that comes with the assistant (default: never)",
+    )
+    flag(
         "--max-draft",
         type=positive_int,
         default=defaults.max_draft,
@@ -121,6 +126,7 @@ def _settings(args: argparse.Namespace) -> DraftSettings:
         precision=args.precision,
         threads=args.threads,
         device_map=args.device_map,
+        trust_remote_code=args.trust_remote_code,
         lookup=not args.no_lookup,
         lookup_meanwhile=args.lookup_meanwhile,
         max_draft=args.max_draft,

@@ -83,6 +83,11 @@ def parser() -> argparse.ArgumentParser:
         metavar="SECONDS",
         help="to finish on exit",
     )
+    p.add_argument(
+        "--trust-remote-code",
+        action="store_true",
+        help="run code that comes with the model (default: never)",
+    )
     add_log_level_flag(p)
     return p
 
@@ -95,6 +100,7 @@ def _options(args: argparse.Namespace) -> LoadOptions:
         name=args.name,
         dtype=args.dtype,
         device_map=args.device_map,
+        trust_remote_code=args.trust_remote_code,
         max_context_tokens=args.max_context,
         kv_tokens=args.kv_tokens,
         max_sessions=args.max_sessions,
