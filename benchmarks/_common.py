@@ -6,7 +6,9 @@ import argparse
 import json
 import os
 import platform
+import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -45,18 +47,20 @@ def parser(description: str | None) -> argparse.ArgumentParser:
 
 def run_script(description: str | None, measure: Measure, argv: Sequence[str] | None) -> int:
     """The whole `main` of a script that takes no arguments of its own."""
-    args = parser(description).parse_args(argv)
-    publish(measure(args.short), short=args.short, output=args.output)
-    return 0
+    return run(parser(description).parse_args(argv), measure)
 
 
-def publish(findings: Findings, *, short: bool, output: Path | None) -> None:
-    """Prints the findings with the machine's facts as JSON, and writes them to `output` if any."""
-    report = {"machine": machine_facts(), "model": MODEL, "short": short, **findings}
-    text = json.dumps(report, indent=2)
+def run(args: argparse.Namespace, measure: Measure) -> int:
+    """Measures as `parser` was told to, and prints the findings with the machine's facts as JSON."""
+    # By default SIGTERM would end the script without a word to its nodes.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    findings = measure(args.short)
+    report = {"machine": machine_facts(), "model": MODEL, "short": args.short, **findings}
+    text = json.dumps(report, indent=2, ensure_ascii=False)
     print(text)  # noqa: T201
-    if output is not None:
-        output.write_text(text + "\n")
+    if args.output is not None:
+        args.output.write_text(text + "\n", encoding="utf-8")
+    return 0
 
 
 def machine_facts() -> Findings:

@@ -30,7 +30,7 @@ from anydraft.v1.verification_pb2_grpc import (
     add_VerificationServiceServicer_to_server,
 )
 from anydraft.version import PROTOCOL_REVISION, VERSION
-from benchmarks._common import READY_TIMEOUT_S, BenchmarkNode, Findings, parser, publish
+from benchmarks._common import READY_TIMEOUT_S, BenchmarkNode, Findings, parser, run
 
 SILENCE_S = 400.0
 SHORT_SILENCE_S = 150.0
@@ -132,8 +132,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     p = parser(__doc__)
     p.add_argument("--seconds", type=float, help=f"of silence (default: {SILENCE_S:.0f})")
     args = p.parse_args(argv)
-    publish(measure(args.short, args.seconds), short=args.short, output=args.output)
-    return 0
+    return run(args, lambda short: measure(short, args.seconds))
 
 
 if __name__ == "__main__":
