@@ -51,10 +51,13 @@ def run_script(description: str | None, measure: Measure, argv: Sequence[str] | 
 
 
 def run(args: argparse.Namespace, measure: Measure) -> int:
-    """Measures as `parser` was told to, and prints the findings with the machine's facts as JSON."""
+    """Measures as `parser` was told to; prints the findings and the machine's facts as JSON."""
     # By default SIGTERM would end the script without a word to its nodes.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-    findings = measure(args.short)
+    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    try:
+        findings = measure(args.short)
+    finally:
+        signal.signal(signal.SIGTERM, before)
     report = {"machine": machine_facts(), "model": MODEL, "short": args.short, **findings}
     text = json.dumps(report, indent=2, ensure_ascii=False)
     print(text)  # noqa: T201

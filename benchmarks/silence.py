@@ -10,6 +10,7 @@ import asyncio
 import sys
 import time
 from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 
 import grpc.aio
 
@@ -92,7 +93,24 @@ def _finished() -> result.Finished:
     return result.Finished(reason=result.FINISH_REASON_EOS, stats=stats)
 
 
-async def _ask(address: str) -> Findings:
+@asynccontextmanager
+async def silent_node(silence_s: float) -> AsyncIterator[str]:
+    """Serves on loopback with the options of our own nodes; yields its address."""
+    node = NodeServer("127.0.0.1:0")
+    silent = SilentNode(silence_s)
+    add_VerificationServiceServicer_to_server(silent, node.server)
+    add_GenerationServiceServicer_to_server(silent, node.server)
+    add_ServerServiceServicer_to_server(silent, node.server)
+    address = await node.start()
+    try:
+        await node.set_ready([f"anydraft.v1.{name}" for name in _SERVICES])
+        yield address
+    finally:
+        await node.stop(0)
+
+
+async def ask(address: str) -> Findings:
+    """Whether the answer of the silent node arrives, and when the call ended."""
     started = time.monotonic()
     error = None
     async with AsyncClient(address) as client:
@@ -107,20 +125,11 @@ async def _ask(address: str) -> Findings:
 
 
 async def _measure(silence_s: float) -> Findings:
-    node = NodeServer("127.0.0.1:0")
-    silent = SilentNode(silence_s)
-    add_VerificationServiceServicer_to_server(silent, node.server)
-    add_GenerationServiceServicer_to_server(silent, node.server)
-    add_ServerServiceServicer_to_server(silent, node.server)
-    address = await node.start()
-    await node.set_ready([f"anydraft.v1.{name}" for name in _SERVICES])
-    arguments = ["--engine", "lookup", "--verify", address, "--listen", "127.0.0.1:0"]
-    try:
+    async with silent_node(silence_s) as address:
+        arguments = ["--engine", "lookup", "--verify", address, "--listen", "127.0.0.1:0"]
         with BenchmarkNode("draft_node", arguments) as draft:
             draft_address = await asyncio.to_thread(draft.wait_ready, READY_TIMEOUT_S)
-            direct, both_hops = await asyncio.gather(_ask(address), _ask(draft_address))
-    finally:
-        await node.stop(0)
+            direct, both_hops = await asyncio.gather(ask(address), ask(draft_address))
     return {"silence_s": silence_s, "direct": direct, "both_hops": both_hops}
 
 
