@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from anydraft.errors import FailedPreconditionError, InvalidRequestError
@@ -31,8 +32,12 @@ class DraftSettings:
     """Cores that drafting may use; None for all that the process may."""
     device_map: str | None = None
     """Of the torch engine, as in transformers; None for a GPU if there is one."""
+    trust_remote_code: bool = False
+    """Whether code that comes with a model may run."""
     lookup: bool = True
     """Whether prompt lookup drafts where the text repeats itself."""
+    lookup_meanwhile: bool = False
+    """Whether prompt lookup drafts alone until the assistant is loaded."""
     max_draft: int = DEFAULT_MAX_DRAFT
     """Pieces drafted beyond the committed text, at most."""
     min_confidence: float = DEFAULT_MIN_CONFIDENCE
@@ -46,6 +51,10 @@ class DraftSettings:
             raise _invalid(f"--engine {self.engine} needs an assistant: give one with --model")
         if self.engine == "lookup" and not self.lookup:
             raise _invalid("--engine lookup and --no-lookup leave no drafter: drop one of them")
+        if self.lookup_meanwhile and not self.lookup:
+            raise _invalid("--lookup-meanwhile drafts by lookup: drop --no-lookup")
+        if self.device_map is not None and self.engine != "torch":
+            raise _invalid(f"--device-map does nothing with --engine {self.engine}: drop it")
         if self.max_draft < 1:
             raise _invalid(f"--max-draft is {self.max_draft}: give at least 1")
         if self.threads is not None and self.threads < 1:
@@ -71,8 +80,7 @@ def load_drafter(settings: DraftSettings) -> LoadedDrafter:
     Raises what `anydraft.models`, the engine and the tokenizer raise.
     """
     if settings.engine == "lookup":
-        lookup = LookupDrafter()
-        return LoadedDrafter(lookup, "prompt lookup", lookup.description)
+        return load_lookup()
     if settings.model is None:
         raise _invalid("an assistant is needed: give one with --model")
     load = _load_torch if settings.engine == "torch" else _load_onnx
@@ -81,7 +89,19 @@ def load_drafter(settings: DraftSettings) -> LoadedDrafter:
     drafter: Drafter = assistant
     if settings.lookup:
         drafter = CombinedDrafter(assistant)
-    return LoadedDrafter(drafter, settings.model, drafter.description)
+    return LoadedDrafter(drafter, _public_name(settings.model), drafter.description)
+
+
+def load_lookup() -> LoadedDrafter:
+    """Prompt lookup alone, which is ready at once."""
+    lookup = LookupDrafter()
+    return LoadedDrafter(lookup, "prompt lookup", lookup.description)
+
+
+def _public_name(model: str) -> str:
+    """Clients need not know where on this machine a folder lies."""
+    path = Path(model).expanduser()
+    return path.resolve().name if path.exists() else model
 
 
 def _load_onnx(model: str, settings: DraftSettings) -> tuple[AssistantEngine, TextTokenizer]:
@@ -89,13 +109,20 @@ def _load_onnx(model: str, settings: DraftSettings) -> tuple[AssistantEngine, Te
         import onnxruntime  # noqa: F401
     except ImportError as error:
         raise _missing_package("onnxruntime", "draft") from error
-    from anydraft.models import resolve_assistant
+    from anydraft.models import resolve_assistant_files
     from anydraft.text.tokenizer import TextTokenizer
     from draft_node.engines.onnx import OnnxEngine
 
-    folder = resolve_assistant(model, precision=settings.precision)
-    engine = OnnxEngine(folder, precision=settings.precision, threads=settings.threads)
-    return engine, TextTokenizer.from_folder(folder)
+    files = resolve_assistant_files(
+        model, precision=settings.precision, trust_remote_code=settings.trust_remote_code
+    )
+    engine = OnnxEngine(
+        files.folder,
+        decoder=files.onnx_file,
+        precision=settings.precision,
+        threads=settings.threads,
+    )
+    return engine, TextTokenizer.from_folder(files.folder)
 
 
 def _load_torch(model: str, settings: DraftSettings) -> tuple[AssistantEngine, TextTokenizer]:
@@ -104,6 +131,7 @@ def _load_torch(model: str, settings: DraftSettings) -> tuple[AssistantEngine, T
     except ImportError as error:
         raise _missing_package("torch", "verify") from error
     from anydraft.models import load_dense, resolve_model
+    from anydraft.models.loading import require_device
     from anydraft.text.tokenizer import TextTokenizer
     from draft_node.engines.torch import TorchEngine
 
@@ -111,8 +139,12 @@ def _load_torch(model: str, settings: DraftSettings) -> tuple[AssistantEngine, T
         torch.set_num_threads(settings.threads)
     has_gpu = torch.cuda.is_available()
     device_map = settings.device_map or ("auto" if has_gpu else "cpu")
+    require_device(device_map)
     loaded, tokenizer = load_dense(
-        resolve_model(model), "auto" if device_map != "cpu" else torch.float32, device_map
+        resolve_model(model),
+        "auto" if device_map != "cpu" else torch.float32,
+        device_map,
+        trust_remote_code=settings.trust_remote_code,
     )
     return TorchEngine(loaded), TextTokenizer.from_transformers(tokenizer)
 

@@ -85,12 +85,13 @@ def draft_node(drafter: Drafter, verify_address: str, **settings: int) -> Iterat
     """Yields its address."""
 
     async def build() -> DraftNode:
-        loaded = LoadedDrafter(drafter, "test drafter", "test")
-        return DraftNode(loaded, verify_address, "127.0.0.1:0", **settings)
+        return DraftNode(verify_address, "127.0.0.1:0", **settings)
 
     with loop_thread() as loop:
         node = loop.run(build())
         try:
-            yield loop.run(node.start())
+            address = loop.run(node.start())
+            loop.run(node.serve(LoadedDrafter(drafter, "test drafter", "test")))
+            yield address
         finally:
             loop.run(node.stop())

@@ -76,6 +76,16 @@ class Scheduler:
     def facts(self) -> TargetFacts:
         return self._facts
 
+    @property
+    def num_sessions(self) -> int:
+        """How many sessions have a place at the moment."""
+        return self._admission.num_sessions
+
+    @property
+    def kv_tokens(self) -> int:
+        """What those may come to hold in their caches."""
+        return self._admission.kv_tokens
+
     def open(
         self, request: TargetRequest, listener: Callable[[TargetSession], SessionListener]
     ) -> TargetSession:

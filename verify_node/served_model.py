@@ -147,7 +147,7 @@ class ServedModel:
         if not prompt_ids:
             raise InvalidRequestError(
                 "the prompt is empty for this model's tokenizer. Give it some text.",
-                reason="EMPTY_PROMPT",
+                reason="PROMPT_EMPTY",
             )
         # Some tokenizers have added tokens that their model has no embedding for.
         rows = self.target.facts.vocabulary_size
@@ -156,7 +156,7 @@ class ServedModel:
             raise InvalidRequestError(
                 f"the prompt contains the special token {text!r}, which this model does not know. "
                 "Leave it out.",
-                reason="TOKEN_NOT_IN_MODEL",
+                reason="PROMPT_TOKEN_UNKNOWN",
             )
 
     def _max_new_tokens(self, spec: GenerationSpec, prompt_tokens: int) -> int:

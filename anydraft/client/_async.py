@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, Unpack, cast
 
@@ -13,7 +13,7 @@ import grpc.aio
 from anydraft.client._answer import GenerationResult, TextEvent
 from anydraft.client._assembly import AnswerAssembler
 from anydraft.client._deadline import Deadline, require_timeout
-from anydraft.client._options import GenerateOptions, build_request
+from anydraft.client._options import GenerateOptions, Messages, build_request
 from anydraft.client._server import (
     GENERATION_SERVICE,
     READY_POLL_S,
@@ -62,11 +62,12 @@ class AsyncClient:
         self,
         prompt: str | None = None,
         *,
-        messages: Sequence[Mapping[str, str]] | None = None,
+        messages: Messages | None = None,
         timeout: float | None = None,
         **options: Unpack[GenerateOptions],
     ) -> AsyncStream:
         """One answer to a raw `prompt` or to chat `messages` ({"role": ..., "content": ...}).
+        A content is text, or parts ({"type": "text", "text": ...}), which are joined.
 
         It starts, and `timeout` starts, when it is first awaited. See `GenerateOptions` for the
         other arguments; they are checked at once (InvalidRequestError).

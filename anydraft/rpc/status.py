@@ -21,13 +21,13 @@ from anydraft.errors import (
     DeadlineExceededError,
     FailedPreconditionError,
     InternalError,
+    InvalidFieldError,
     InvalidRequestError,
     NotFoundError,
     ResourceExhaustedError,
     UnavailableError,
     UnsupportedModelError,
 )
-from anydraft.rpc.validation import InvalidFieldError
 
 DOMAIN = "anydraft"
 
@@ -37,6 +37,9 @@ _M = TypeVar("_M", bound=Message)
 _MAX_MESSAGE_CHARS = 1000
 
 _CLASS_KEY = "class"
+
+# How gRPC's resolvers begin, and what they say inside longer messages.
+_RESOLVER_WORDS = ("errors resolving", "DNS resolution failed", "lookup failed for")
 
 # Subclasses that a status code alone does not tell from their parent.
 _NAMED_CLASSES: dict[str, type[AnydraftError]] = {
@@ -162,13 +165,19 @@ def _from_bare_status(code: grpc.StatusCode, message: str, address: str) -> Anyd
 
 
 def _unreachable(message: str, address: str) -> UnavailableError:
-    if "failed to connect" not in message.lower() and "dns" not in message.lower():
+    cause = message.rsplit(": ", 1)[-1].rstrip("]")
+    if any(words in message for words in _RESOLVER_WORDS):
+        return UnavailableError(
+            f"{address} cannot be found: its host name does not resolve ({cause}). Check the "
+            "spelling and the network's DNS, or give an IP address",
+            reason="NAME_UNRESOLVED",
+        )
+    if "failed to connect" not in message.lower():
         return UnavailableError(
             f"the connection to {address} was lost ({message}): check that the node still runs, "
             "then ask again",
             reason="CONNECTION_LOST",
         )
-    cause = message.rsplit(": ", 1)[-1]
     return UnavailableError(
         f"cannot connect to {address} ({cause}): start a node there, or give the address of one",
         reason="UNREACHABLE",

@@ -71,6 +71,9 @@ class AssistantStream:
         if restart:
             self._restarted, self.idle = True, False
 
+    def close(self) -> None:
+        self._state.close()
+
     def step(self) -> Piece | None:
         if self._restarted:
             self._follow_committed_text()
@@ -85,7 +88,7 @@ class AssistantStream:
         """Cuts the cache where it differs from the committed text, dropping the draft."""
         if self._mirror is None:
             self._mirror = AssistantMirror(
-                self._tokenizer, self._tokenizer.encode_prompt(self._prompt)
+                self._tokenizer, self._tokenizer.encode_prompt_leniently(self._prompt)
             )
         unchanged = self._mirror.append(self._uncommitted)
         self._uncommitted = ""
@@ -114,6 +117,10 @@ class AssistantStream:
     def _next_piece(self, logits: Logits) -> Piece | None:
         logits = logits[: self._tokenizer.id_limit]
         token_id = int(logits.argmax())
+        if not np.isfinite(logits[token_id]):
+            # The engine overflowed (argmax finds NaN as well): what it says means nothing.
+            self.idle = True
+            return None
         logprob = -math.log(float(np.exp(logits - logits[token_id]).sum()))
         confident = logprob >= self._min_logprob
         if token_id in self._engine.eos_ids or self._tokenizer.is_special(token_id):

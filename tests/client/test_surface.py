@@ -31,7 +31,7 @@ BELONG_TO_EXTRAS = [
 def test_exported_names() -> None:
     classes = inspect.getmembers(errors, inspect.isclass)
     error_names = {name for name, cls in classes if cls.__module__ == errors.__name__}
-    assert set(anydraft.__all__) == {*client.__all__, *error_names, "__version__"}
+    assert set(anydraft.__all__) == {*client.__all__, *error_names, "Reason", "__version__"}
     assert anydraft.__all__ == sorted(anydraft.__all__)
     for name in anydraft.__all__:
         assert getattr(anydraft, name) is not None

@@ -1,5 +1,6 @@
 import threading
 import time
+from typing import Any
 
 import pytest
 
@@ -107,7 +108,8 @@ def test_bad_arguments_are_refused_before_dialling() -> None:
         client.generate("Hi", temprature=1)  # type: ignore[call-arg]
     with pytest.raises(InvalidRequestError, match="port"):
         Client("localhost")
-    for timeout in (0, -1, float("nan")):
+    timeouts: list[Any] = [0, -1, float("nan"), "5", True]
+    for timeout in timeouts:
         with pytest.raises(InvalidRequestError, match="timeout"):
             Client("127.0.0.1:1", timeout=timeout)
         with pytest.raises(InvalidRequestError, match="timeout"):
@@ -189,6 +191,12 @@ def test_an_unknown_finish_reason_is_an_error(node: FakeNode) -> None:
     with Client(node.address) as client, pytest.raises(InternalError) as caught:
         client.generate("Hi").result()
     assert caught.value.reason == "UNKNOWN_FINISH_REASON"
+
+
+def test_a_timeout_longer_than_grpc_can_count_is_none(node: FakeNode) -> None:
+    with Client(node.address, timeout=1e10) as client:
+        assert client.generate("Hi", timeout=1e308).result().text == "Hello wörld"
+        assert client.server_info().model == "big"
 
 
 def test_timeout(node: FakeNode) -> None:

@@ -109,6 +109,7 @@ def start(
     truth: Sequence[int],
     mode: str,
     new_tokens: int = NEW_TOKENS,
+    committed: Sequence[int] = (),
 ) -> Reader:
     request = TargetRequest(
         prompt_ids=tuple(prompt),
@@ -117,11 +118,13 @@ def start(
         eos_ids=(),
         num_logprobs=None,
         expects_drafts=mode != "none",
+        committed_ids=tuple(committed),
     )
     readers: list[Reader] = []
 
     def listen(session: TargetSession) -> Reader:
         readers.append(Reader(session, truth, mode, new_tokens))
+        readers[0].ids += committed
         return readers[0]
 
     target.open(request, listen)
