@@ -38,6 +38,9 @@ _MAX_MESSAGE_CHARS = 1000
 
 _CLASS_KEY = "class"
 
+_UNREADABLE = "Exception deserializing response!"
+"""What a synchronous client of grpcio says; an asynchronous one gives None for the response."""
+
 # How gRPC's resolvers begin, and what they say inside longer messages.
 _RESOLVER_WORDS = ("errors resolving", "DNS resolution failed", "lookup failed for")
 
@@ -98,6 +101,15 @@ def to_status(error: AnydraftError) -> status_pb2.Status:
     )
 
 
+def unreadable_response(address: str = "the server") -> InternalError:
+    """For bytes that are not the message that a call gives."""
+    return InternalError(
+        f"{address} sent a response that cannot be read: check that it is an anydraft node, and "
+        "use the same anydraft version on both sides",
+        reason="RESPONSE_UNREADABLE",
+    )
+
+
 def from_rpc_error(exc: grpc.RpcError, *, address: str = "the server") -> AnydraftError:
     """The error that the other side raised, or what fits when gRPC itself failed.
 
@@ -153,6 +165,8 @@ def _from_bare_status(code: grpc.StatusCode, message: str, address: str) -> Anyd
                 "give the address of an anydraft node that does",
                 reason="UNIMPLEMENTED",
             )
+        case grpc.StatusCode.INTERNAL if message == _UNREADABLE:
+            return unreadable_response(address)
         case grpc.StatusCode.RESOURCE_EXHAUSTED if "larger than max" in message:
             return ResourceExhaustedError(
                 f"a message exceeds the size limit ({message}): shorten the prompt",
