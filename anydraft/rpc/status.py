@@ -6,6 +6,7 @@ again may help, `BadRequest` when one field of the request is at fault.
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any, NoReturn, TypeVar
 
 import grpc
@@ -74,9 +75,13 @@ _CLASS_OF_STATUS: dict[grpc.StatusCode, type[AnydraftError]] = {
 
 
 async def abort(context: grpc.aio.ServicerContext[Any, Any], error: AnydraftError) -> NoReturn:
-    """Ends the call with `error`; never returns."""
+    """Ends the call with `error`; never returns. CancelledError when the caller left meanwhile."""
     status = rpc_status.to_status(to_status(error))
-    await context.abort(status.code, status.details, status.trailing_metadata)
+    try:
+        await context.abort(status.code, status.details, status.trailing_metadata)
+    except grpc.aio.InternalError as exc:
+        # gRPC noticed here, before it came round to cancelling this task.
+        raise asyncio.CancelledError from exc
     raise error  # abort raises; this tells type checkers of every gRPC release
 
 
