@@ -16,6 +16,8 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NoReturn
 
 EXIT_BAD_INPUT = 2
+SERVER_VARIABLE = "ANYDRAFT_SERVER"
+"""Environment variable: which node the commands of a client ask."""
 
 MAX_UINT32 = 2**32 - 1
 MAX_UINT64 = 2**64 - 1
@@ -150,6 +152,22 @@ def number(
 
 positive_int = whole_number(1)
 """The type of a flag that counts something."""
+
+_MAX_SECONDS = 10**8
+"""Three years; gRPC counts nanoseconds in 64 bits."""
+
+
+def seconds(*, above: bool = False, otherwise: str | None = None) -> Callable[[str], float]:
+    """The type of a flag that limits a time: 0 or more (or, with `above`, above 0), and finite."""
+    parse_number = number(0, above=above, otherwise=otherwise)
+
+    def parse(text: str) -> float:
+        value = parse_number(text)
+        if value > _MAX_SECONDS:
+            raise _bad(f"{text} is too large: give at most {_MAX_SECONDS} seconds")
+        return value
+
+    return parse
 
 
 def server_address(text: str) -> str:

@@ -7,30 +7,30 @@ import asyncio
 import sys
 from collections.abc import Sequence
 from functools import partial
+from typing import TYPE_CHECKING
 
 from anydraft.errors import AnydraftError
+from anydraft.extras import needs_extra
 from anydraft.flags import (
     EXIT_BAD_INPUT,
     Parser,
     listen_address,
     number,
     positive_int,
+    seconds,
     server_address,
     whole_number,
 )
 from anydraft.rpc.loading import end_process
 from anydraft.rpc.logs import add_log_level_flag, set_up_logging
-from draft_node.lifecycle import DraftNode
-from draft_node.load import (
-    ENGINES,
-    MIN_CONTEXT_TOKENS,
-    DraftSettings,
-    load_drafter,
-    load_lookup,
-)
+
+if TYPE_CHECKING:
+    from draft_node.load import DraftSettings
 
 
 def parser() -> argparse.ArgumentParser:
+    from draft_node.load import ENGINES, MIN_CONTEXT_TOKENS, DraftSettings
+
     defaults = DraftSettings(engine="lookup")
     p = Parser(
         prog="anydraft-draft",
@@ -58,6 +58,11 @@ def parser() -> argparse.ArgumentParser:
     flag(
         "--device-map",
         help='torch engine: "cpu", "cuda:0", "auto", ... (default: a GPU if there is one)',
+    )
+    flag(
+        "--trust-remote-code",
+        action="store_true",
+        help="run code that comes with the assistant (default: never)",
     )
     flag(
         "--max-draft",
@@ -89,7 +94,7 @@ def parser() -> argparse.ArgumentParser:
     )
     flag(
         "--grace",
-        type=number(0),
+        type=seconds(),
         default=10.0,
         metavar="SECONDS",
         help="for open answers when the node is told to stop",
@@ -100,14 +105,9 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    commands = parser()
-    args = commands.parse_args(argv)
-    if args.unexpected:
-        word = args.unexpected[0]
-        commands.error(f"{word!r} belongs to no flag: the assistant is given as --model {word}")
-    set_up_logging(args.log_level)
     try:
-        return end_process(asyncio.run(_serve(_settings(args), args)))
+        with needs_extra("draft"):
+            return _run(argv)
     except AnydraftError as error:
         print(f"anydraft-draft: {error}", file=sys.stderr)  # noqa: T201
         return EXIT_BAD_INPUT
@@ -115,13 +115,26 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 130
 
 
+def _run(argv: Sequence[str] | None) -> int:
+    commands = parser()
+    args = commands.parse_args(argv)
+    if args.unexpected:
+        word = args.unexpected[0]
+        commands.error(f"{word!r} belongs to no flag: the assistant is given as --model {word}")
+    set_up_logging(args.log_level)
+    return end_process(asyncio.run(_serve(_settings(args), args)))
+
+
 def _settings(args: argparse.Namespace) -> DraftSettings:
+    from draft_node.load import DraftSettings
+
     return DraftSettings(
         model=args.model,
         engine=args.engine,
         precision=args.precision,
         threads=args.threads,
         device_map=args.device_map,
+        trust_remote_code=args.trust_remote_code,
         lookup=not args.no_lookup,
         lookup_meanwhile=args.lookup_meanwhile,
         max_draft=args.max_draft,
@@ -131,6 +144,9 @@ def _settings(args: argparse.Namespace) -> DraftSettings:
 
 
 async def _serve(settings: DraftSettings, args: argparse.Namespace) -> int:
+    from draft_node.lifecycle import DraftNode
+    from draft_node.load import load_drafter, load_lookup
+
     node = DraftNode(args.verify, args.listen, max_draft=settings.max_draft)
     try:
         # Before the assistant is fetched: a port that is taken should show at once.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import io
 import sys
 from contextlib import suppress
 
@@ -36,6 +37,8 @@ def run(args: argparse.Namespace) -> int:
     # Importing it is what gives input() a history and line editing; not every Python has it.
     with suppress(ImportError):
         import readline  # noqa: F401
+    if isinstance(sys.stdin, io.TextIOWrapper):
+        sys.stdin.reconfigure(errors="replace")
     with Client(server_from(args), timeout=args.timeout) as client:
         print(_greeting(client.server_info()))
         conversation = Conversation(client, options_from(args), args.system)

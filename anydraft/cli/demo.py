@@ -20,7 +20,8 @@ from anydraft.cli.demo_answers import ANSWER_TIMEOUT_S, compare, drafted_style
 from anydraft.cli.demo_report import Report
 from anydraft.cli.nodes import NodeProcess
 from anydraft.client import Client
-from anydraft.errors import FailedPreconditionError, InvalidRequestError
+from anydraft.errors import InvalidRequestError
+from anydraft.extras import missing_package
 from anydraft.flags import positive_int
 from anydraft.machine import available_cores
 
@@ -36,8 +37,9 @@ _PROMPTS = (
     "Explain in a few sentences what a binary search does, then show it in Python.",
 )
 _READY_TIMEOUT_S = 600.0
-# Modules that the demo cannot do without, and the extra that brings each.
-_NEEDED = {"rich": "cli", "onnxruntime": "draft", "torch": "verify", "transformers": "verify"}
+_BEAT_S = 10.0
+"""Between two lines that say what the demo waits for."""
+_NEEDED = ("rich", "onnxruntime", "torch", "transformers")
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -95,11 +97,7 @@ def _require_packages() -> None:
     """Before anything is fetched. Raises FailedPreconditionError."""
     missing = [module for module in _NEEDED if find_spec(module) is None]
     if missing:
-        raise FailedPreconditionError(
-            f"the demo runs both nodes, and {', '.join(missing)} is missing here: run "
-            "pip install 'anydraft[cli,draft,export,verify]'",
-            reason="PACKAGE_MISSING",
-        )
+        raise missing_package(", ".join(missing), "cli,draft,export,verify")
 
 
 def _require_writable(output: Path | None) -> None:
@@ -136,18 +134,23 @@ def _start(args: argparse.Namespace, console: Console, stack: ExitStack) -> tupl
     steps = _Steps(console)
     assistant = _in_background(lambda: resolve_assistant(args.assistant))
     target = _in_background(lambda: resolve_model(args.target).folder)
-    _wait_for(target, unless_failed=assistant)
-    steps.done("the target's files are here; loading them")
+    has_bars = sys.stderr.isatty()  # which show how far it is
+    fetching = "" if has_bars else f"fetching {args.target}"
+    steps.wait(lambda limit_s: _is_here(target, assistant, limit_s), lambda: fetching)
+    steps.say("the target's files are here; loading them")
     verify = stack.enter_context(
         NodeProcess(
             "verify_node",
             ["--model", args.target, "--listen", "127.0.0.1:0", "--dtype", args.dtype],
         )
     )
+    preparing = "" if has_bars else f"preparing {args.assistant}"
+    steps.wait(lambda limit_s: _is_here(assistant, target, limit_s), lambda: preparing)
     folder = assistant.result()
-    steps.done("the assistant is here, as ONNX")
-    verify_address = verify.wait_ready(_READY_TIMEOUT_S)
-    steps.done("the target is loaded")
+    steps.say("the assistant is here, as ONNX")
+    steps.wait(verify.is_settled, lambda: f"the target: {verify.doing or 'starting'}")
+    verify_address = verify.wait_ready(0)
+    steps.say("the target is loaded")
     draft = stack.enter_context(
         NodeProcess(
             "draft_node",
@@ -161,20 +164,27 @@ def _start(args: argparse.Namespace, console: Console, stack: ExitStack) -> tupl
     clients = [stack.enter_context(Client(a)) for a in (verify_address, draft_address)]
     for client in clients:
         client.generate("Hello", max_new_tokens=4, timeout=ANSWER_TIMEOUT_S).result()
-    steps.done("both nodes answer")
+    steps.say("both nodes answer")
     return clients[0], clients[1]
 
 
 class _Steps:
-    """Says what is done, and how long after the start."""
+    """Says what is done or going on, and how long after the start."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
         self._started_at_s = time.monotonic()
 
-    def done(self, what: str) -> None:
+    def say(self, what: str) -> None:
         elapsed_s = time.monotonic() - self._started_at_s
-        self._console.print(f"{elapsed_s:5.0f} s  {what}", soft_wrap=True)
+        self._console.print(f"{elapsed_s:5.0f} s  {what}", markup=False, soft_wrap=True)
+
+    def wait(self, settled: Callable[[float], bool], doing: Callable[[], str]) -> None:
+        """Until `settled` (called with a number of seconds to wait) is true; says now and then what
+        goes on meanwhile."""
+        while not settled(_BEAT_S):
+            if what := doing():
+                self.say(f"… {what}")
 
 
 def _size_of(name: str) -> str:
@@ -204,15 +214,15 @@ def _in_background(work: Callable[[], Path]) -> Future[Path]:
     return future
 
 
-def _wait_for(wanted: Future[Path], *, unless_failed: Future[Path]) -> None:
-    """Raises the error of whichever fails first: that the one cannot be had should not wait for
-    the other's gigabytes."""
-    pending = {wanted, unless_failed}
-    while not wanted.done():
-        finished, pending = wait(pending, return_when=FIRST_COMPLETED)
-        for future in finished:
+def _is_here(wanted: Future[Path], beside: Future[Path], limit_s: float) -> bool:
+    """Raises the error of whichever fails first: that one cannot be had should not wait for the
+    other's gigabytes."""
+    if not (beside.done() and beside.exception()):
+        wait({wanted} if beside.done() else {wanted, beside}, limit_s, FIRST_COMPLETED)
+    for future in (wanted, beside):
+        if future.done():
             future.result()
-    wanted.result()
+    return wanted.done()
 
 
 def _draft_threads() -> int:

@@ -73,6 +73,7 @@ def _show(client: Client, prompt: str, max_new_tokens: int, console: Console) ->
     stream = _ask(client, prompt, max_new_tokens)
     for event in stream:
         own = event.text[len(event.drafted_text) :]
-        console.print(Text(event.drafted_text, style=style) + Text(own), end="", soft_wrap=True)
+        shown = Text.assemble((event.drafted_text, style), own)
+        console.print(shown, end="", soft_wrap=True)
     console.print("\n")
     return stream.result()

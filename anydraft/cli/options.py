@@ -8,11 +8,16 @@ import os
 
 from anydraft.client import GenerateOptions
 from anydraft.errors import InvalidRequestError
-from anydraft.flags import MAX_UINT64, number, server_address, whole_number
+from anydraft.flags import (
+    MAX_UINT64,
+    SERVER_VARIABLE,
+    number,
+    seconds,
+    server_address,
+    whole_number,
+)
 from anydraft.rpc.address import parse_target
 from anydraft.rpc.validation import MAX_TEMPERATURE
-
-SERVER_VARIABLE = "ANYDRAFT_SERVER"
 
 _MAX_BIAS = 100
 
@@ -27,7 +32,7 @@ def add_server_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", metavar="NAME", help="refuse to be answered by another model")
     parser.add_argument(
         "--timeout",
-        type=number(0, above=True, otherwise="or leave it out to wait without limit"),
+        type=seconds(above=True, otherwise="or leave it out to wait without limit"),
         metavar="SECONDS",
         help="limit for a whole answer (default: none)",
     )
@@ -35,26 +40,17 @@ def add_server_flags(parser: argparse.ArgumentParser) -> None:
 
 def server_from(args: argparse.Namespace) -> str:
     """The node to ask. Raises InvalidRequestError where neither the flag nor the variable says."""
-    if args.server:
-        return str(args.server)
-    if server := server_from_environment():
-        return server
-    raise InvalidRequestError(
-        f"there is no node to ask: give --server HOST:PORT, or set {SERVER_VARIABLE}",
-        reason="SERVER_MISSING",
-    )
-
-
-def server_from_environment() -> str | None:
-    """What $ANYDRAFT_SERVER names, if it is set. Raises InvalidRequestError for no HOST:PORT."""
-    server = os.environ.get(SERVER_VARIABLE)
+    server = args.server or os.environ.get(SERVER_VARIABLE)
     if not server:
-        return None
+        raise InvalidRequestError(
+            f"there is no node to ask: give --server HOST:PORT, or set {SERVER_VARIABLE}",
+            reason="SERVER_MISSING",
+        )
     try:
         parse_target(server)
     except InvalidRequestError as error:
         raise InvalidRequestError(f"{SERVER_VARIABLE}: {error}", reason=error.reason) from None
-    return server
+    return str(server)
 
 
 def add_sampling_flags(parser: argparse.ArgumentParser) -> None:
