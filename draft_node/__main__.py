@@ -19,6 +19,7 @@ from anydraft.flags import (
     positive_int,
     seconds,
     server_address,
+    whole_number,
 )
 from anydraft.rpc.loading import end_process
 from anydraft.rpc.logs import add_log_level_flag, set_up_logging
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
 
 def parser() -> argparse.ArgumentParser:
-    from draft_node.load import ENGINES, DraftSettings
+    from draft_node.load import ENGINES, MIN_CONTEXT_TOKENS, DraftSettings
 
     defaults = DraftSettings(engine="lookup")
     p = Parser(
@@ -76,6 +77,13 @@ def parser() -> argparse.ArgumentParser:
         default=defaults.min_confidence,
         metavar="P",
         help="a piece less likely than this ends its draft",
+    )
+    flag(
+        "--max-context",
+        type=whole_number(MIN_CONTEXT_TOKENS),
+        default=defaults.max_context_tokens,
+        metavar="TOKENS",
+        help="of the assistant: how much of a text it sees, which costs memory in each session",
     )
     flag("--no-lookup", action="store_true", help="draft with the assistant only")
     flag(
@@ -131,6 +139,7 @@ def _settings(args: argparse.Namespace) -> DraftSettings:
         lookup_meanwhile=args.lookup_meanwhile,
         max_draft=args.max_draft,
         min_confidence=args.min_confidence,
+        max_context_tokens=args.max_context,
     )
 
 

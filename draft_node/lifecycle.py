@@ -9,7 +9,7 @@ from typing import Any
 
 import grpc.aio
 
-from anydraft.rpc.channel import dial
+from anydraft.rpc.channel import KEEP_ALIVE, KeepAlive, dial
 from anydraft.rpc.loading import load_aside
 from anydraft.rpc.server import NodeServer
 from anydraft.v1 import generation_pb2, server_pb2
@@ -32,13 +32,20 @@ class DraftNode:
     """Build it inside the event loop that will run it. Drafter and verify node may come later;
     health of `GenerationService` says when both are there."""
 
-    def __init__(self, verify: str, listen: str, *, max_draft: int = DEFAULT_MAX_DRAFT) -> None:
+    def __init__(
+        self,
+        verify: str,
+        listen: str,
+        *,
+        max_draft: int = DEFAULT_MAX_DRAFT,
+        keep_alive: KeepAlive = KEEP_ALIVE,
+    ) -> None:
         """Raises InvalidRequestError when `verify` or `listen` is not HOST:PORT."""
         self._verify = verify
         self._address = listen
         self._max_draft = max_draft
-        self._server = NodeServer(listen)
-        self._channel: grpc.aio.Channel = dial(verify)
+        self._server = NodeServer(listen, keep_alive=keep_alive)
+        self._channel: grpc.aio.Channel = dial(verify, keep_alive)
         self._worker = DraftingThread()
         self._watch = VerifyWatch(self._channel, verify, self._tell_health)
         self._watching: asyncio.Task[None] | None = None

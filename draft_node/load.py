@@ -7,7 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from anydraft.errors import FailedPreconditionError, InvalidRequestError
-from draft_node.drafters.assistant import DEFAULT_MIN_CONFIDENCE, AssistantDrafter
+from draft_node.drafters.assistant import (
+    DEFAULT_MAX_CONTEXT_TOKENS,
+    DEFAULT_MIN_CONFIDENCE,
+    AssistantDrafter,
+)
 from draft_node.drafters.base import Drafter
 from draft_node.drafters.combined import CombinedDrafter
 from draft_node.drafters.lookup import LookupDrafter
@@ -17,6 +21,8 @@ if TYPE_CHECKING:
     from anydraft.text.tokenizer import TextTokenizer
     from draft_node.engines.base import AssistantEngine
 
+MIN_CONTEXT_TOKENS = 64
+"""A window that holds less is no context to draft from."""
 ENGINES = ("onnx", "torch", "lookup")
 
 
@@ -42,6 +48,8 @@ class DraftSettings:
     """Pieces drafted beyond the committed text, at most."""
     min_confidence: float = DEFAULT_MIN_CONFIDENCE
     """A piece less likely than this is the last of its draft."""
+    max_context_tokens: int = DEFAULT_MAX_CONTEXT_TOKENS
+    """How much of a text a session holds in the assistant's cache, at most."""
 
     def __post_init__(self) -> None:
         """Raises InvalidRequestError naming the flag that is wrong."""
@@ -57,6 +65,10 @@ class DraftSettings:
             raise _invalid(f"--device-map does nothing with --engine {self.engine}: drop it")
         if self.max_draft < 1:
             raise _invalid(f"--max-draft is {self.max_draft}: give at least 1")
+        if self.max_context_tokens < MIN_CONTEXT_TOKENS:
+            raise _invalid(
+                f"--max-context is {self.max_context_tokens}: give at least {MIN_CONTEXT_TOKENS}"
+            )
         if self.threads is not None and self.threads < 1:
             raise _invalid(f"--threads is {self.threads}: give at least 1")
         if not 0 <= self.min_confidence <= 1:
@@ -85,7 +97,9 @@ def load_drafter(settings: DraftSettings) -> LoadedDrafter:
         raise _invalid("an assistant is needed: give one with --model")
     load = _load_torch if settings.engine == "torch" else _load_onnx
     engine, tokenizer = load(settings.model, settings)
-    assistant = AssistantDrafter(engine, tokenizer, settings.min_confidence)
+    assistant = AssistantDrafter(
+        engine, tokenizer, settings.min_confidence, settings.max_context_tokens
+    )
     drafter: Drafter = assistant
     if settings.lookup:
         drafter = CombinedDrafter(assistant)

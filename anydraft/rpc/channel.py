@@ -61,6 +61,8 @@ def channel_options(target: Address, keep_alive: KeepAlive = KEEP_ALIVE) -> Opti
         # gRPC waits up to two minutes between attempts; a node that restarts is back sooner.
         ("grpc.initial_reconnect_backoff_ms", 200),
         ("grpc.max_reconnect_backoff_ms", 5_000),
+        # An address that swallows everything is given up after this, by default after 20 s.
+        ("grpc.min_reconnect_backoff_ms", 5_000),
         # gRPC obeys http_proxy even for this very machine.
         ("grpc.enable_http_proxy", 0 if target.is_loopback else 1),
     ]

@@ -20,6 +20,10 @@ from draft_node.engines.base import AssistantEngine, Logits
 
 DEFAULT_MIN_CONFIDENCE = 0.3
 
+DEFAULT_MAX_CONTEXT_TOKENS = 4096
+"""Memory of a session, and the time that it takes to read a long text before the first draft,
+grow with it."""
+
 _CHUNK_TOKENS = 32
 """Ids fed in one step: other sessions and new verdicts wait for one step at most."""
 _MAX_KEPT_TOKENS = 1024
@@ -34,6 +38,12 @@ class AssistantDrafter:
     tokenizer: TextTokenizer
     min_confidence: float = DEFAULT_MIN_CONFIDENCE
     """A piece less likely than this is the last of its draft."""
+    max_context_tokens: int = DEFAULT_MAX_CONTEXT_TOKENS
+    """How much of a text a session holds in its cache, where the engine could hold more."""
+
+    @property
+    def context_tokens(self) -> int:
+        return min(self.engine.context_tokens, self.max_context_tokens)
 
     def __post_init__(self) -> None:
         self.tokenizer.check_vocabulary(self.engine.vocab_size)
@@ -51,6 +61,7 @@ class AssistantStream:
 
     def __init__(self, drafter: AssistantDrafter, prompt: Prompt) -> None:
         self._engine = drafter.engine
+        self._context_tokens = drafter.context_tokens
         self._tokenizer = drafter.tokenizer
         self._min_logprob = math.log(max(drafter.min_confidence, 1e-9))
         self._prompt = prompt
@@ -77,7 +88,7 @@ class AssistantStream:
     def step(self) -> Piece | None:
         if self._restarted:
             self._follow_committed_text()
-        if len(self._ids) > self._engine.context_tokens:
+        if len(self._ids) > self._context_tokens:
             self.idle = True
         if self.idle:
             return None
@@ -104,7 +115,7 @@ class AssistantStream:
 
     def _window_start(self, length: int) -> int:
         """Moves only when the context is nearly full, because everything is read again then."""
-        context = self._engine.context_tokens
+        context = self._context_tokens
         if length - self._start <= context - min(64, context // 4):
             return self._start
         return length - min(context // 2, _MAX_KEPT_TOKENS)

@@ -158,7 +158,8 @@ def _failed(error: Exception) -> AnydraftError:
 
 
 def _cause(error: Exception) -> str:
-    return str(error).splitlines()[0].rpartition("Status Message: ")[2][:300]
+    first_line, *_ = str(error).splitlines() or [type(error).__name__]
+    return first_line.rpartition("Status Message: ")[2][:300]
 
 
 def _load(model: Path, threads: int) -> Any:

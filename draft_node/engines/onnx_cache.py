@@ -93,12 +93,17 @@ class SharedCache:
         capacity = max(self._capacity, _FIRST_CAPACITY)
         while capacity < needed:
             capacity *= 2
-        self._capacity = max(needed, min(capacity, self._max_tokens))
+        capacity = max(needed, min(capacity, self._max_tokens))
         self._binding.bind_output(self._logits)
-        self._buffers = [self._bind(*pair) for pair in zip(self._ports, self._buffers, strict=True)]
+        # One by one: old and new together would need three times the memory for a moment.
+        for index, port in enumerate(self._ports):
+            self._buffers[index] = self._bind(port, self._buffers[index], capacity)
+        self._capacity = capacity
 
-    def _bind(self, port: CachePort, old: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        buffer = port.empty(self._capacity)
+    def _bind(
+        self, port: CachePort, old: np.ndarray[Any, Any], capacity: int
+    ) -> np.ndarray[Any, Any]:
+        buffer = port.empty(capacity)
         buffer[:, :, : self.length] = old[:, :, : self.length]
         # On a CPU the value is a view of the array, which must therefore stay alive.
         value = ort.OrtValue.ortvalue_from_numpy(buffer)

@@ -12,7 +12,7 @@ import grpc
 import grpc.aio
 
 from anydraft.errors import AnydraftError
-from anydraft.rpc.channel import dial
+from anydraft.rpc.channel import KEEP_ALIVE, KeepAlive, dial
 from anydraft.rpc.server import NodeServer
 from anydraft.rpc.status import from_rpc_error
 from anydraft.text import TextTokenizer
@@ -92,8 +92,10 @@ async def verify_node(script: Script) -> AsyncIterator[tuple[str, PlayedVerifier
 
 
 @asynccontextmanager
-async def draft_node(verify: str, drafter: Drafter) -> AsyncIterator[grpc.aio.Channel]:
-    node = DraftNode(verify, "127.0.0.1:0")
+async def draft_node(
+    verify: str, drafter: Drafter, keep_alive: KeepAlive = KEEP_ALIVE
+) -> AsyncIterator[grpc.aio.Channel]:
+    node = DraftNode(verify, "127.0.0.1:0", keep_alive=keep_alive)
     address = await node.start()
     try:
         await node.serve(LoadedDrafter(drafter, "scripted", drafter.description))

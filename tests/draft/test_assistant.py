@@ -182,6 +182,20 @@ def test_a_text_longer_than_the_context_keeps_its_end(tokenizer: TextTokenizer) 
     assert engine.states[0].num_fed < 12 * len(ids)
 
 
+def test_a_long_prompt_is_read_from_where_its_window_begins(tokenizer: TextTokenizer) -> None:
+    """Whatever the model was made for: a session holds, and reads, no more than it is given."""
+    prompt = Prompt(text="one two three four five six seven " * 60)
+    engine = ScriptedEngine(tokenizer, tokenizer.encode_prompt(prompt), SCRIPT)
+    stream = AssistantDrafter(engine, tokenizer, max_context_tokens=100).open(prompt)
+    assert len(engine.prompt_ids) > 400
+    for _ in range(20):
+        stream.commit(text_of(draft(stream, 8)) + "word ", restart=True)
+        assert len(engine.states[0].ids) <= 100
+    stream = AssistantDrafter(engine, tokenizer, max_context_tokens=100).open(prompt)
+    draft(stream, 1)
+    assert engine.states[1].num_fed == 50
+
+
 def test_an_unbroken_draft_stops_at_the_context(tokenizer: TextTokenizer) -> None:
     engine, stream = opened(tokenizer, "word " * 200, context_tokens=60)
     pieces = draft(stream)

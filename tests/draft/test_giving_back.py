@@ -11,8 +11,8 @@ import grpc
 import grpc.aio
 import pytest
 
-from anydraft.errors import UnavailableError
-from anydraft.rpc.channel import dial
+from anydraft.errors import AnydraftError, UnavailableError
+from anydraft.rpc.channel import KeepAlive, dial
 from anydraft.rpc.status import from_rpc_error
 from anydraft.text import TextTokenizer
 from anydraft.v1.generation_pb2 import GenerateRequest
@@ -34,6 +34,7 @@ from tests.draft.played import (
     opened,
     verify_node,
 )
+from tests.draft.relay import relay
 from tests.draft.scripted import ScriptedEngine
 
 pytestmark = pytest.mark.usefixtures("no_collector")
@@ -158,28 +159,73 @@ async def test_a_reader_that_has_stopped_reading(
     assert text == block * count
 
 
-async def test_a_killed_verify_node(engine: ScriptedEngine, drafter: CombinedDrafter) -> None:
-    async def script(played: Any, requests: Any, context: Any) -> AsyncIterator[VerifyResponse]:
-        await anext(requests)
-        yield opened()
-        yield VerifyResponse(verdict=Verdict(text="A", token_ids=[5], credit_pieces=48))
-        async for _ in requests:
-            pass
+async def chatty(
+    played: Any, requests: AsyncIterator[VerifyRequest], context: Any
+) -> AsyncIterator[VerifyResponse]:
+    """Says one word, and listens from then on."""
+    await anext(requests)
+    yield opened()
+    yield VerifyResponse(verdict=Verdict(text="A", token_ids=[5], credit_pieces=48))
+    async for _ in requests:
+        pass
 
-    verify = verify_node(script)
-    address, _ = await verify.__aenter__()
-    async with draft_node(address, drafter) as channel:
-        call = GenerationServiceStub(channel).Generate(GenerateRequest(spec=SPEC))
-        kinds = [(await call.read()).WhichOneof("message") for _ in range(2)]
-        await verify.__aexit__(None, None, None)
-        with pytest.raises(grpc.RpcError) as caught:
-            await call.read()
+
+async def in_the_middle(channel: grpc.aio.Channel) -> Any:
+    """A call whose answer has begun."""
+    call = GenerationServiceStub(channel).Generate(GenerateRequest(spec=SPEC))
+    assert (await call.read()).HasField("opened")
+    assert (await call.read()).HasField("delta")
+    return call
+
+
+async def end_of(call: Any) -> AnydraftError:
+    with pytest.raises(grpc.RpcError) as caught:
+        await asyncio.wait_for(call.read(), 20)
+    return from_rpc_error(caught.value)
+
+
+async def test_a_verify_node_that_dies(engine: ScriptedEngine, drafter: CombinedDrafter) -> None:
+    async with (
+        verify_node(chatty) as (target, _),
+        relay(target) as (address, network),
+        draft_node(address, drafter) as channel,
+    ):
+        call = await in_the_middle(channel)
+        network.cut()
+        error = await end_of(call)
         await until(lambda: num_held(engine) == 0)
-    error = from_rpc_error(caught.value)
-    assert kinds == ["opened", "delta"]
     assert isinstance(error, UnavailableError)
     assert error.reason == "CONNECTION_LOST"
-    assert address in str(error)
+    assert f"the verify node {address} was lost" in str(error)
+
+
+async def test_a_verify_node_that_stops(engine: ScriptedEngine, drafter: CombinedDrafter) -> None:
+    verify = verify_node(chatty)
+    address, _ = await verify.__aenter__()
+    async with draft_node(address, drafter) as channel:
+        call = await in_the_middle(channel)
+        await verify.__aexit__(None, None, None)
+        error = await end_of(call)
+        await until(lambda: num_held(engine) == 0)
+    assert isinstance(error, UnavailableError)
+    assert error.reason == "SHUTTING_DOWN"
+
+
+async def test_a_verify_node_that_freezes(engine: ScriptedEngine, drafter: CombinedDrafter) -> None:
+    """One answer waits for it and hears of it; another is cancelled, which it cannot be told."""
+    async with (
+        verify_node(chatty) as (target, _),
+        relay(target) as (address, network),
+        draft_node(address, drafter, KeepAlive(interval_s=1, timeout_s=1)) as channel,
+    ):
+        waiting, cancelled = await in_the_middle(channel), await in_the_middle(channel)
+        network.freeze()
+        cancelled.cancel()
+        await until(lambda: num_held(engine) == 1)
+        error = await end_of(waiting)
+        await until(lambda: num_held(engine) == 0)
+    assert isinstance(error, UnavailableError)
+    assert error.reason == "CONNECTION_LOST"
 
 
 async def deaf(
