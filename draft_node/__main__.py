@@ -72,6 +72,11 @@ def parser() -> argparse.ArgumentParser:
         metavar="P",
         help="a piece less likely than this ends its draft",
     )
+    flag(
+        "--trust-remote-code",
+        action="store_true",
+        help="run code that comes with the assistant (default: never)",
+    )
     flag("--no-lookup", action="store_true", help="draft with the assistant only")
     flag(
         "--lookup-meanwhile",
@@ -121,6 +126,7 @@ def _settings(args: argparse.Namespace) -> DraftSettings:
         precision=args.precision,
         threads=args.threads,
         device_map=args.device_map,
+        trust_remote_code=args.trust_remote_code,
         lookup=not args.no_lookup,
         lookup_meanwhile=args.lookup_meanwhile,
         max_draft=args.max_draft,

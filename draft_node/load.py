@@ -32,6 +32,8 @@ class DraftSettings:
     """Cores that drafting may use; None for all that the process may."""
     device_map: str | None = None
     """Of the torch engine, as in transformers; None for a GPU if there is one."""
+    trust_remote_code: bool = False
+    """Whether code that comes with a model may run."""
     lookup: bool = True
     """Whether prompt lookup drafts where the text repeats itself."""
     lookup_meanwhile: bool = False
@@ -107,13 +109,20 @@ def _load_onnx(model: str, settings: DraftSettings) -> tuple[AssistantEngine, Te
         import onnxruntime  # noqa: F401
     except ImportError as error:
         raise _missing_package("onnxruntime", "draft") from error
-    from anydraft.models import resolve_assistant
+    from anydraft.models import resolve_assistant_files
     from anydraft.text.tokenizer import TextTokenizer
     from draft_node.engines.onnx import OnnxEngine
 
-    folder = resolve_assistant(model, precision=settings.precision)
-    engine = OnnxEngine(folder, precision=settings.precision, threads=settings.threads)
-    return engine, TextTokenizer.from_folder(folder)
+    files = resolve_assistant_files(
+        model, precision=settings.precision, trust_remote_code=settings.trust_remote_code
+    )
+    engine = OnnxEngine(
+        files.folder,
+        decoder=files.onnx_file,
+        precision=settings.precision,
+        threads=settings.threads,
+    )
+    return engine, TextTokenizer.from_folder(files.folder)
 
 
 def _load_torch(model: str, settings: DraftSettings) -> tuple[AssistantEngine, TextTokenizer]:
@@ -122,6 +131,7 @@ def _load_torch(model: str, settings: DraftSettings) -> tuple[AssistantEngine, T
     except ImportError as error:
         raise _missing_package("torch", "verify") from error
     from anydraft.models import load_dense, resolve_model
+    from anydraft.models.loading import require_device
     from anydraft.text.tokenizer import TextTokenizer
     from draft_node.engines.torch import TorchEngine
 
@@ -129,8 +139,12 @@ def _load_torch(model: str, settings: DraftSettings) -> tuple[AssistantEngine, T
         torch.set_num_threads(settings.threads)
     has_gpu = torch.cuda.is_available()
     device_map = settings.device_map or ("auto" if has_gpu else "cpu")
+    require_device(device_map)
     loaded, tokenizer = load_dense(
-        resolve_model(model), "auto" if device_map != "cpu" else torch.float32, device_map
+        resolve_model(model),
+        "auto" if device_map != "cpu" else torch.float32,
+        device_map,
+        trust_remote_code=settings.trust_remote_code,
     )
     return TorchEngine(loaded), TextTokenizer.from_transformers(tokenizer)
 

@@ -52,6 +52,11 @@ def parser() -> argparse.ArgumentParser:
         help='as in transformers: "cpu", "cuda:0", "auto", ... (default: a GPU if there is one)',
     )
     p.add_argument(
+        "--trust-remote-code",
+        action="store_true",
+        help="run code that comes with the model (default: never)",
+    )
+    p.add_argument(
         "--threads", type=positive_int, metavar="N", help="CPU threads for the model (default: all)"
     )
     p.add_argument(
@@ -95,6 +100,7 @@ def _options(args: argparse.Namespace) -> LoadOptions:
         name=args.name,
         dtype=args.dtype,
         device_map=args.device_map,
+        trust_remote_code=args.trust_remote_code,
         max_context_tokens=args.max_context,
         kv_tokens=args.kv_tokens,
         max_sessions=args.max_sessions,

@@ -11,7 +11,7 @@ from transformers import PreTrainedModel
 
 from anydraft.errors import InvalidRequestError
 from anydraft.models import resolve_model
-from anydraft.models.loading import load_dense
+from anydraft.models.loading import load_dense, require_device
 from anydraft.text.tokenizer import TextTokenizer
 from verify_node.runners.calibration import calibrate
 from verify_node.runners.context_limit import context_tokens
@@ -39,6 +39,8 @@ class LoadOptions:
     """A key of DTYPES, or "auto": fp32 on a CPU, what the checkpoint says on a GPU."""
     device_map: str | None = None
     """As in transformers: "cpu", "cuda:0", "auto" over several GPUs; None picks a GPU if any."""
+    trust_remote_code: bool = False
+    """Whether code that comes with the model may run."""
     max_context_tokens: int | None = None
     kv_tokens: int | None = None
     """None: as many as half of the free memory holds."""
@@ -53,8 +55,11 @@ def load(options: LoadOptions) -> ServedModel:
         torch.set_num_threads(options.threads)
     device_map = options.device_map or ("auto" if torch.cuda.is_available() else "cpu")
     dtype = _dtype(options.dtype, device_map)
+    require_device(device_map)
     files = resolve_model(options.model)
-    model, transformers_tokenizer = load_dense(files, dtype=dtype, device_map=device_map)
+    model, transformers_tokenizer = load_dense(
+        files, dtype=dtype, device_map=device_map, trust_remote_code=options.trust_remote_code
+    )
     tokenizer = TextTokenizer.from_transformers(transformers_tokenizer)
     num_ids = vocabulary_size(model)
     tokenizer.check_vocabulary(num_ids)

@@ -47,6 +47,11 @@ def add_parser(subparsers: Any) -> None:
     export.add_argument(
         "--output", type=Path, metavar="DIR", help="folder to write (default: in the cache)"
     )
+    export.add_argument(
+        "--trust-remote-code",
+        action="store_true",
+        help="run code that comes with the model (default: never)",
+    )
     export.set_defaults(func=run, action_func=_export)
 
 
@@ -108,11 +113,25 @@ def _export(args: argparse.Namespace) -> int:
     from anydraft.models.resolve import resolve_model
 
     if args.output is None:
-        print(resolve_assistant(args.name, precision=args.precision))
+        print(
+            resolve_assistant(
+                args.name,
+                precision=args.precision,
+                trust_remote_code=args.trust_remote_code,
+            )
+        )
     else:
         # progress None: a bar only where stderr is a terminal.
         files = resolve_model(args.name)
-        print(export_assistant(files, args.output, args.precision, progress=None))
+        print(
+            export_assistant(
+                files,
+                args.output,
+                args.precision,
+                progress=None,
+                trust_remote_code=args.trust_remote_code,
+            )
+        )
     return 0
 
 

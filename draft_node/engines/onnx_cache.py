@@ -37,7 +37,7 @@ class GrowingCache:
         self._session = session
         self._options = _quiet()
         self._ports = signature.ports
-        self._outputs = ["logits", *(port.present for port in signature.ports)]
+        self._outputs = [signature.names.logits, *(port.present for port in signature.ports)]
         self._past: Tensors = {port.past: port.empty(0) for port in signature.ports}
         self.length = 0
 
@@ -66,6 +66,7 @@ class SharedCache:
         self._session = session
         self._options = _quiet()
         self._ports = signature.ports
+        self._logits = signature.names.logits
         self._max_tokens = max_tokens
         self._binding = session.io_binding()
         self._capacity = 0
@@ -78,7 +79,7 @@ class SharedCache:
         for name, tensor in tensors.items():
             self._binding.bind_cpu_input(name, tensor)
         # Bound anew each time: a bound output keeps the shape that it got.
-        self._binding.bind_output("logits")
+        self._binding.bind_output(self._logits)
         self._session.run_with_iobinding(self._binding, self._options)
         self.length += num_new
         return np.asarray(self._binding.get_outputs()[0].numpy())
@@ -93,7 +94,7 @@ class SharedCache:
         while capacity < needed:
             capacity *= 2
         self._capacity = max(needed, min(capacity, self._max_tokens))
-        self._binding.bind_output("logits")
+        self._binding.bind_output(self._logits)
         self._buffers = [self._bind(*pair) for pair in zip(self._ports, self._buffers, strict=True)]
 
     def _bind(self, port: CachePort, old: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
