@@ -14,7 +14,6 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from anydraft.errors import UnsupportedModelError
-from anydraft.models.gguf_rope import obey_rope
 
 _EPSILONS = (
     "rms_norm_eps",
@@ -107,6 +106,9 @@ def obey_metadata(config: Any, facts: Mapping[str, Any], rope_factors: Any, name
         keys.obey(key, text, names)
     _obey_head_size(keys, text)
     _obey_window(keys, text)
+    # Late: it needs numpy, which the bare install does not have.
+    from anydraft.models.gguf_rope import obey_rope
+
     obey_rope(keys, text, rope_factors)
     keys.finish()
 
