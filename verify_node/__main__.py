@@ -6,12 +6,13 @@ import argparse
 import asyncio
 import sys
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from anydraft.errors import AnydraftError
 from anydraft.extras import needs_extra
 from anydraft.flags import EXIT_BAD_INPUT, Parser, listen_address, positive_int, seconds
-from anydraft.rpc.background import in_background
+from anydraft.rpc.loading import end_process
 from anydraft.rpc.logs import add_log_level_flag, set_up_logging
 
 if TYPE_CHECKING:
@@ -114,7 +115,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     set_up_logging(args.log_level)
     try:
         with needs_extra("verify"):
-            return asyncio.run(_serve(_options(args), args))
+            return end_process(asyncio.run(_serve(_options(args), args)))
     except AnydraftError as error:
         print(f"anydraft-verify: {error}", file=sys.stderr)  # noqa: T201
         return EXIT_BAD_INPUT
@@ -130,8 +131,7 @@ async def _serve(options: LoadOptions, args: argparse.Namespace) -> int:
     try:
         # The address is had before the model is loaded, which may take minutes.
         await node.start()
-        await node.serve(await in_background(lambda: load(options)))
-        await node.run_until_signal(args.grace)
+        await node.run_until_signal(partial(load, options), args.grace)
     finally:
         await node.stop()
     return EXIT_TARGET_FAILED if node.failure is not None else 0

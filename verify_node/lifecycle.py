@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from collections.abc import Callable
 from concurrent.futures import Future
+from typing import Any
 
+from anydraft.rpc.loading import load_aside
 from anydraft.rpc.server import NodeServer
 from anydraft.v1 import generation_pb2, server_pb2, verification_pb2
 from anydraft.v1.generation_pb2_grpc import add_GenerationServiceServicer_to_server
@@ -65,20 +68,36 @@ class VerifyNode:
         model.target.stopped.add_done_callback(tell)
         await self._node.set_ready(SERVICES)
 
-    async def run_until_signal(self, grace_s: float) -> None:
-        """Says that it is ready, and serves until SIGTERM or SIGINT; open answers then get
-        `grace_s` seconds to finish. Also returns when the target fails: see `failure`."""
+    async def run_until_signal(self, load: Callable[[], ServedModel], grace_s: float) -> None:
+        """Loads, says that it is ready, and serves until SIGTERM or SIGINT; open answers then get
+        `grace_s` seconds to finish. A signal does not wait for `load`.
+
+        Raises what `load` raises. Also returns when the target fails: see `failure`.
+        """
         serving = asyncio.create_task(self._node.run_until_signal(grace_s))
         # It has its signal handlers then: who reads "ready" may stop the node at once.
         await asyncio.sleep(0)
-        model = self._slot.require()
+        try:
+            _log.info("listening on %s, loading the target", self._address)
+            loading = load_aside(load)
+            first: set[asyncio.Future[Any]] = {serving, loading}
+            await asyncio.wait(first, return_when=asyncio.FIRST_COMPLETED)
+            if loading.done():
+                await self._serve_and_say(loading.result())
+            await serving
+        finally:
+            # Ends `serving` as well, which cannot be cancelled: it waits inside gRPC.
+            await self._node.stop(0.0)
+            await serving
+
+    async def _serve_and_say(self, model: ServedModel) -> None:
+        await self.serve(model)
         _log.info(
             "anydraft-verify ready on %s (model %s, %s)",
             self._address,
             model.name,
             model.target.facts.description,
         )
-        await serving
 
     async def stop(self, grace_s: float = 0.0) -> None:
         """Stops and frees everything. Idempotent."""

@@ -13,12 +13,13 @@ from anydraft.errors import InvalidRequestError
 from anydraft.models import resolve_model
 from anydraft.models.loading import load_dense, require_device
 from anydraft.text.tokenizer import TextTokenizer
+from verify_node.check_defaults import check_defaults
+from verify_node.generation_defaults import not_obeyed
 from verify_node.runners.calibration import calibrate
 from verify_node.runners.context_limit import context_tokens
 from verify_node.runners.model_facts import vocabulary_size
 from verify_node.runners.packed_linear import pack_linears
 from verify_node.runners.proof import choose_runner
-from verify_node.sampling_settings import unsupported_defaults
 from verify_node.scheduler import Scheduler, SchedulerLimits
 from verify_node.served_model import ServedModel
 from verify_node.target import TargetFacts
@@ -63,8 +64,13 @@ def load(options: LoadOptions) -> ServedModel:
     tokenizer = TextTokenizer.from_transformers(transformers_tokenizer)
     num_ids = vocabulary_size(model)
     tokenizer.check_vocabulary(num_ids)
-    if ignored := unsupported_defaults(model.generation_config):
-        _log.warning("the model's generation_config asks for %s, which is ignored", ignored)
+    check_defaults(model.generation_config, num_ids)
+    if ignored := not_obeyed(model.generation_config):
+        _log.warning(
+            "the model's generation_config asks for %s, which this node does not do: answers are "
+            "those of the model without (docs/generation_config.md)",
+            ", ".join(ignored),
+        )
     runner = choose_runner(model)
     num_packed = pack_linears(model)
     cost = calibrate(runner, num_ids)

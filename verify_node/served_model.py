@@ -15,6 +15,7 @@ from anydraft.rpc.validation import validate_spec
 from anydraft.text.alignment import DraftAligner
 from anydraft.text.tokenizer import TextTokenizer
 from anydraft.v1.prompt_pb2 import GenerationSpec
+from verify_node.generation_defaults import GenerationDefaults
 from verify_node.sampling_settings import SamplingSettings
 from verify_node.session_text import AnswerLimits, SessionEvent, SessionText
 from verify_node.target import Target, TargetRequest, TargetSession
@@ -56,10 +57,8 @@ class ServedModel:
         self.target = target
         self.tokenizer = tokenizer
         self.context_tokens = context_tokens
-        self._defaults = defaults
+        self._defaults = GenerationDefaults.read(defaults)
         self._aligner = DraftAligner(tokenizer)
-        eos = defaults.eos_token_id
-        self._eos_ids = () if eos is None else tuple(eos if isinstance(eos, list) else [eos])
         self._prompts = ThreadPoolExecutor(_PROMPT_THREADS, thread_name_prefix="prompts")
         # One: the offers of a session must come in the order of its drafts.
         self._alignments = ThreadPoolExecutor(1, thread_name_prefix="alignment")
@@ -113,20 +112,24 @@ class ServedModel:
         prompt_ids = tuple(self.tokenizer.encode_prompt(spec.prompt))
         self._check_prompt(prompt_ids)
         max_new_tokens = self._max_new_tokens(spec, len(prompt_ids))
-        sampling = SamplingSettings.resolve(spec.sampling, self._defaults, len(prompt_ids))
+        sampling = SamplingSettings.resolve(
+            spec.sampling, self._defaults, len(prompt_ids), max_new_tokens
+        )
         self._check_bias(sampling)
-        eos_ids = () if spec.stop.ignore_eos else self._eos_ids
+        eos_ids = () if spec.stop.ignore_eos else self._defaults.eos_ids
+        # The model's own stop strings end a turn as its ids do, whatever else the request stops at.
+        own_stops = () if spec.stop.ignore_eos else self._defaults.stop_strings
         limits = AnswerLimits(
             max_new_tokens=max_new_tokens,
             eos_ids=frozenset(eos_ids),
             end_id=eos_ids[0] if eos_ids else None,
-            stops=tuple(spec.stop.stop),
+            stops=(*spec.stop.stop, *own_stops),
         )
         request = TargetRequest(
             prompt_ids=prompt_ids,
             max_new_tokens=max_new_tokens,
             sampling=sampling,
-            eos_ids=self._eos_ids,
+            eos_ids=self._defaults.eos_ids,
             num_logprobs=spec.logprobs if spec.HasField("logprobs") else None,
             expects_drafts=expects_drafts,
         )
@@ -166,15 +169,21 @@ class ServedModel:
             )
         if spec.stop.HasField("max_new_tokens"):
             return min(spec.stop.max_new_tokens, left)
-        default = self._defaults.max_new_tokens
+        default = self._defaults.max_new_tokens_after(prompt_tokens)
+        if default is not None and default < 1:
+            raise ContextFullError(
+                f"the prompt has {prompt_tokens} tokens, and this model's generation_config leaves "
+                "no room for an answer behind it. Say max_new_tokens in the request.",
+                reason="PROMPT_TOO_LONG",
+            )
         return left if default is None else min(default, left)
 
     def _check_bias(self, sampling: SamplingSettings) -> None:
         size = self.target.facts.vocabulary_size
-        for token_id in sampling.logit_bias:
-            if not 0 <= token_id < size:
-                raise InvalidRequestError(
-                    f"sampling.logit_bias names id {token_id}, but this model's ids run from 0 to "
-                    f"{size - 1}. Use ids of the target's vocabulary.",
-                    reason="LOGIT_BIAS_OUT_OF_VOCABULARY",
-                )
+        token_id = max(sampling.logit_bias, default=0)
+        if token_id >= size:
+            raise InvalidRequestError(
+                f"sampling.logit_bias names id {token_id}, but this model's ids run from 0 to "
+                f"{size - 1}. Use ids of the target's vocabulary.",
+                reason="LOGIT_BIAS_OUT_OF_VOCABULARY",
+            )

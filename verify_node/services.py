@@ -15,7 +15,9 @@ from anydraft.errors import (
     InvalidRequestError,
     UnavailableError,
 )
+from anydraft.rpc.calls import answering
 from anydraft.rpc.handler import stream_handler, unary_handler
+from anydraft.rpc.validation import validate_draft, validate_session_id
 from anydraft.v1 import generation_pb2 as generation
 from anydraft.v1 import server_pb2 as server
 from anydraft.v1 import verification_pb2 as verification
@@ -29,8 +31,6 @@ from verify_node.session_text import MAX_CREDIT_PIECES, TextBlock
 
 _LINGER_S = 2.0
 """How long the node waits for a client to end its side of a finished session."""
-MAX_DRAFT_PIECES = 256
-"""What is looked at of one draft. More are dropped, as by a buffer that is full."""
 _OPEN_TIMEOUT_S = 10.0
 """How long a stream may say nothing before it says what it is for."""
 
@@ -68,19 +68,20 @@ class VerificationService(VerificationServiceServicer):
         opening = await _opening(requests, self._open_timeout_s)
         session_id = opening.session_id or uuid.uuid4().hex
         async with open_answer(model, opening.spec, session_id, expects_drafts=True) as answer:
-            yield verification.VerifyResponse(opened=answer.opened(MAX_CREDIT_PIECES))
-            reader = asyncio.create_task(_read_drafts(requests, answer))
-            try:
-                async for block in answer.blocks():
-                    yield verification.VerifyResponse(verdict=_verdict(block))
-                    if block.finished is not None:
-                        yield verification.VerifyResponse(finished=block.finished)
-                        # A draft may be on its way. Ending the call under it would cost the client
-                        # the status, and what it has not read yet, so it may end its side first.
-                        await asyncio.wait({reader}, timeout=_LINGER_S)
-            finally:
-                reader.cancel()
-                await asyncio.gather(reader, return_exceptions=True)
+            with answering():
+                yield verification.VerifyResponse(opened=answer.opened(MAX_CREDIT_PIECES))
+                reader = asyncio.create_task(_read_drafts(requests, answer))
+                try:
+                    async for block in answer.blocks():
+                        yield verification.VerifyResponse(verdict=_verdict(block))
+                        if block.finished is not None:
+                            yield verification.VerifyResponse(finished=block.finished)
+                            # A draft may be on its way. Ending the call under it would cost the
+                            # client the status, and what it has not read yet: it may end first.
+                            await asyncio.wait({reader}, timeout=_LINGER_S)
+                finally:
+                    reader.cancel()
+                    await asyncio.gather(reader, return_exceptions=True)
 
 
 async def _opening(
@@ -98,6 +99,7 @@ async def _opening(
         raise InvalidRequestError(
             "the first message of a Verify stream must be `open`.", reason="OPEN_EXPECTED"
         )
+    validate_session_id(request.open.session_id)
     revision = request.open.protocol_revision
     if revision != PROTOCOL_REVISION:
         raise FailedPreconditionError(
@@ -117,7 +119,8 @@ async def _read_drafts(
         async for request in requests:
             match request.WhichOneof("message"):
                 case "draft":
-                    _offer(request.draft, answer)
+                    validate_draft(request.draft)
+                    answer.session.text.draft(request.draft)
                 case "close":
                     answer.leave()
                     return
@@ -130,14 +133,6 @@ async def _read_drafts(
         answer.leave(error)
     finally:
         answer.session.target.expect_drafts(False)
-
-
-def _offer(draft: verification.Draft, answer: OpenAnswer) -> None:
-    # Before anything is done with them: a message has room for two million empty pieces.
-    few = draft.pieces[:MAX_DRAFT_PIECES]
-    pieces = [(piece.text, piece.logprob) for piece in few]
-    ends = draft.ends and len(few) == len(draft.pieces)
-    answer.session.text.draft(draft.seq, draft.base_bytes, pieces, ends)
 
 
 def _verdict(block: TextBlock) -> verification.Verdict:
@@ -167,14 +162,18 @@ class GenerationService(GenerationServiceServicer):
     ) -> AsyncIterator[generation.GenerateResponse]:
         model, session_id = self._slot.require(), uuid.uuid4().hex
         async with open_answer(model, request.spec, session_id, expects_drafts=False) as answer:
-            yield generation.GenerateResponse(opened=answer.opened(0))
-            async for block in answer.blocks():
-                delta = generation.TextDelta(
-                    text=block.user_text, token_ids=block.token_ids, logprobs=block.logprobs
-                )
-                yield generation.GenerateResponse(delta=delta)
-                if block.finished is not None:
-                    yield generation.GenerateResponse(finished=block.finished)
+            with answering():
+                yield generation.GenerateResponse(opened=answer.opened(0))
+                async for block in answer.blocks():
+                    yield generation.GenerateResponse(delta=_delta(block))
+                    if block.finished is not None:
+                        yield generation.GenerateResponse(finished=block.finished)
+
+
+def _delta(block: TextBlock) -> generation.TextDelta:
+    return generation.TextDelta(
+        text=block.user_text, token_ids=block.token_ids, logprobs=block.logprobs
+    )
 
 
 class ServerService(ServerServiceServicer):

@@ -16,10 +16,9 @@ from dataclasses import dataclass
 
 from anydraft.errors import AnydraftError
 from anydraft.text.alignment import Candidate, DraftAligner
+from anydraft.text.answer import AnswerText
 from anydraft.text.continuation import WINDOW_TOKENS
-from anydraft.text.detokenizer import StreamingDetokenizer
 from anydraft.text.drafts import DraftBuffer
-from anydraft.text.stopping import StopMatcher
 from anydraft.text.tokenizer import TextTokenizer
 from anydraft.v1.result_pb2 import (
     FINISH_REASON_EOS,
@@ -30,6 +29,7 @@ from anydraft.v1.result_pb2 import (
     TokenLogprob,
     TokenLogprobs,
 )
+from anydraft.v1.verification_pb2 import Draft
 from verify_node.sampling_settings import ScoredToken
 from verify_node.target import Block, Commit, DraftToken, FinishReason, Offer, TargetSession
 
@@ -86,10 +86,12 @@ class AnswerLimits:
 
 @dataclass(frozen=True, slots=True)
 class _Cut:
-    """How much of a block is kept, and what a user sees of it."""
+    """How much of a block is kept, and its text."""
 
     num_tokens: int
     reason: FinishReason | None
+    texts: Sequence[str]
+    """Internal text: of each token, and what ends with the answer."""
     user_text: str
 
 
@@ -127,34 +129,36 @@ class SessionText:
         self._on_event = on_event
         self._align_aside = align_aside
         # The target's thread only.
-        self._visible = StreamingDetokenizer(tokenizer, keep_special=False)
-        self._stops = StopMatcher(limits.stops)
+        self._answer = AnswerText(tokenizer, limits.stops)
         self._opened_at = time.perf_counter()
         self.stats = GenerationStats(prompt_tokens=len(prompt_ids))
         # Shared.
         self._lock = threading.Lock()
         self._ids = list(prompt_ids)
         self._num_prompt = len(prompt_ids)
-        self._internal = StreamingDetokenizer(tokenizer, keep_special=True)
+        self._pending = b""
+        """Bytes of committed ids that are not text yet."""
         self._drafts = DraftBuffer(max_pieces=MAX_CREDIT_PIECES)
         self._alignment_due = False
         self._over = False
 
     # From the event loop.
 
-    def draft(
-        self, seq: int, base_bytes: int, pieces: Sequence[tuple[str, float]], ends: bool
-    ) -> None:
+    def draft(self, draft: Draft) -> None:
         """A draft arrived. Stale ones are counted, never an error; an empty one says that nothing
         will come before the next verdict.
         """
+        # One by one, as far as there is room: a message can hold two million of them.
+        pieces = ((piece.text, piece.logprob) for piece in draft.pieces)
         with self._lock:
             if self._over:
                 return
-            if not pieces and not ends and base_bytes == self._drafts.committed_bytes:
+            is_empty = not draft.pieces and not draft.ends
+            if is_empty and draft.base_bytes == self._drafts.committed_bytes:
                 self._target.decline(len(self._ids) - self._num_prompt)
                 return
-            if not self._drafts.offer(seq, base_bytes, pieces, ends) or self._alignment_due:
+            taken = self._drafts.offer(draft.seq, draft.base_bytes, pieces, draft.ends)
+            if not taken or self._alignment_due:
                 return
             self._alignment_due = True
         self._align_aside(self._align_and_offer)
@@ -194,37 +198,40 @@ class SessionText:
 
     def _cut(self, token_ids: Sequence[int]) -> _Cut:
         """At the first end of sequence, stop string or limit."""
+        texts: list[str] = []
         shown: list[str] = []
-        num_answer = len(self._ids) - self._num_prompt
-        for count, token_id in enumerate(token_ids, start=1):
+        left = self._limits.max_new_tokens - (len(self._ids) - self._num_prompt)
+        reason: FinishReason | None = None
+        for token_id in token_ids[:left]:
             if token_id in self._limits.eos_ids:
-                return self._last("eos", count, shown)
-            shown.append(self._stops.push(self._visible.push([token_id]))[0])
-            if self._stops.matched is not None:
-                return _Cut(count, "stop", "".join(shown))
-            if num_answer + count >= self._limits.max_new_tokens:
-                return self._last("length", count, shown)
-        return _Cut(len(token_ids), None, "".join(shown))
-
-    def _last(self, reason: FinishReason, count: int, shown: list[str]) -> _Cut:
-        """No more text comes: what was held back is shown, or turns out to be a stop string."""
-        shown.append(self._stops.push(self._visible.flush())[0])
-        if self._stops.matched is not None:
-            return _Cut(count, "stop", "".join(shown))
-        return _Cut(count, reason, "".join([*shown, self._stops.flush()]))
+                reason = "eos"
+                # It has no text of its own: nothing is drafted or shown behind it.
+                texts.append("")
+                break
+            part = self._answer.push(token_id)
+            texts.append(part.internal)
+            shown.append(part.shown)
+            if self._answer.stop is not None:
+                break
+        count = len(texts)
+        if reason is None and self._answer.stop is None and count == left:
+            reason = "length"
+        if reason is not None or self._answer.stop is not None:
+            last = self._answer.finish()  # may complete a stop string, too
+            texts.append(last.internal)
+            shown.append(last.shown)
+        if self._answer.stop is not None:
+            reason = "stop"
+        return _Cut(count, reason, texts, "".join(shown))
 
     def _commit(self, block: Block, cut: _Cut) -> TextBlock:
+        """Under the lock."""
         base_bytes = self._drafts.committed_bytes
         token_ids = block.token_ids[: cut.num_tokens]
         num_accepted = min(block.num_accepted, cut.num_tokens)
-        # An end of sequence has no text of its own: nothing is drafted or shown behind it.
-        spoken = token_ids[:-1] if cut.reason == "eos" else token_ids
-        drafted = self._internal.push(spoken[:num_accepted])
-        rest = self._internal.push(spoken[num_accepted:])
-        if cut.reason is not None:
-            rest += self._internal.flush()
-        text = drafted + rest
+        drafted, text = "".join(cut.texts[:num_accepted]), "".join(cut.texts)
         self._ids.extend(token_ids)
+        self._pending = self._answer.pending
         self._drafts.commit(text)
         self._count(block, cut.num_tokens, num_accepted)
         return TextBlock(
@@ -259,7 +266,7 @@ class SessionText:
             return None
         self.stats.text_bytes = self._drafts.committed_bytes
         self.stats.stale_drafts = self._drafts.stale
-        return Finished(reason=_REASONS[reason], stop=self._stops.matched or "", stats=self.stats)
+        return Finished(reason=_REASONS[reason], stop=self._answer.stop or "", stats=self.stats)
 
     def _held(self) -> _Held:
         """Under the lock."""
@@ -267,7 +274,7 @@ class SessionText:
             seq=self._drafts.last_seq,
             num_committed=len(self._ids) - self._num_prompt,
             context=self._ids[-WINDOW_TOKENS:],
-            pending=self._internal.pending,
+            pending=self._pending,
             text=self._drafts.text,
             pieces=self._drafts.pieces,
             ends=self._drafts.ends,

@@ -2,7 +2,7 @@
 
 The choice is a function of the logits, the exact prefix, the seed and the index. It does not depend
 on drafts, on batching or on how often it is asked, so whoever continues a session draws the same.
-Processors are transformers' own, in the order of its `generate`.
+Processors are transformers' own (`logits_processors.py`).
 """
 
 from __future__ import annotations
@@ -10,15 +10,16 @@ from __future__ import annotations
 import hashlib
 import math
 import struct
-from collections import Counter
 from collections.abc import Sequence
 
 import torch
-from transformers.generation import logits_process as processors
 
+from anydraft.errors import InternalError, InvalidRequestError
+from verify_node.exact_prefix import ExactPrefix, ScoreOffsets
+from verify_node.logits_processors import penalties, warpers
 from verify_node.sampling_settings import SamplingSettings, ScoredToken
 
-Processor = processors.LogitsProcessor
+_LARGEST_SCORE = torch.finfo(torch.float32).max
 
 
 def keyed_uniform(seed: int, index: int) -> float:
@@ -27,98 +28,114 @@ def keyed_uniform(seed: int, index: int) -> float:
     return float(int.from_bytes(digest, "little") >> 11) / float(1 << 53)
 
 
+def logits_not_finite(num_answer: int) -> InternalError:
+    """The error that ends a session when the logits after `num_answer` tokens decide nothing."""
+    return InternalError(
+        f"the target's logits after {num_answer} tokens of the answer are not finite: a value "
+        "overflowed inside the model. Serve it with a wider --dtype (bf16 instead of fp16, or "
+        "fp32); if that does not help, its weights are damaged.",
+        reason="LOGITS_NOT_FINITE",
+    )
+
+
 class TokenChooser:
-    """Chooses the tokens of one session."""
+    """Chooses the tokens of one session. Not thread-safe: it keeps what it knows of the prefix."""
 
     def __init__(
         self, settings: SamplingSettings, prompt_ids: Sequence[int], eos_ids: Sequence[int]
     ) -> None:
+        """Raises TypeError or ValueError for values that transformers' processors refuse."""
         self._settings = settings
         self._prompt_ids = list(prompt_ids)
-        self._penalties = _penalties(settings, len(prompt_ids), eos_ids)
-        self._warpers = _warpers(settings)
-        self._counts = settings.presence_penalty != 0 or settings.frequency_penalty != 0
+        self._eos_ids = list(eos_ids)
+        self._prefix = ExactPrefix(prompt_ids)
+        self._offsets = ScoreOffsets(
+            settings.logit_bias, settings.presence_penalty, settings.frequency_penalty
+        )
+        self._device = torch.device("cpu")
+        self._prepare_processors()
 
     @property
     def is_plain_greedy(self) -> bool:
         """Whether the choice is the largest logit, whatever came before."""
-        s = self._settings
-        return s.temperature == 0 and not (self._penalties or s.logit_bias or self._counts)
+        return self._settings.is_greedy and self._offsets.is_neutral and not self._penalties
+
+    @property
+    def repairs_logits(self) -> bool:
+        """Whether the model asks that logits which are not finite are replaced."""
+        return self._settings.rules.remove_invalid_values
 
     def choose(self, logits: torch.Tensor, answer_ids: Sequence[int]) -> int:
-        """The id that follows prompt + `answer_ids`; logits [vocabulary], float32."""
-        if self.is_plain_greedy:
-            return int(logits.argmax())
+        """The id that follows prompt + `answer_ids`; logits [vocabulary], float32, one size and one
+        device in all calls.
+
+        Raises InvalidRequestError when the settings leave no finite score to choose by.
+        """
         scores = self._scores(logits, answer_ids)
-        if self._settings.temperature == 0:
+        peak = float(scores.amax())
+        if not math.isfinite(peak):
+            raise self._scores_not_finite(len(answer_ids))
+        # Scores that overflow when divided by so small a temperature differ by far too much for a
+        # draw to find any but the best.
+        s = self._settings
+        if s.is_greedy or abs(peak) / s.temperature > _LARGEST_SCORE:
             return int(scores.argmax())
-        return self._draw(scores, len(answer_ids))
+        return self._draw(self._warped(scores), len(answer_ids))
 
     def _scores(self, logits: torch.Tensor, answer_ids: Sequence[int]) -> torch.Tensor:
-        scores = logits.clone()
-        for token_id, bias in self._settings.logit_bias.items():
-            scores[token_id] += bias
-        if self._counts and answer_ids:
-            counts = Counter(answer_ids)
-            ids = torch.tensor(list(counts), device=scores.device)
-            times = torch.tensor(list(counts.values()), device=scores.device, dtype=scores.dtype)
-            scores[ids] -= (
-                self._settings.presence_penalty + self._settings.frequency_penalty * times
-            )
-        if not (self._penalties or self._warpers):
+        if logits.device != self._device:
+            self._device = logits.device
+            self._prepare_processors()
+        scores = logits
+        if not self._offsets.is_neutral:
+            scores = scores + self._offsets.at(answer_ids, logits)
+        if not self._penalties:
             return scores
-        prefix = torch.tensor([[*self._prompt_ids, *answer_ids]], device=scores.device)
+        prefix = self._prefix.at(answer_ids, self._device)
         batch = scores.unsqueeze(0)
-        for process in (*self._penalties, *self._warpers):
-            batch = process(prefix, batch)
+        try:
+            for process in self._penalties:
+                batch = process(prefix, batch)
+        except OverflowError as error:  # a length penalty grows with every token
+            raise self._scores_not_finite(len(answer_ids)) from error
         return batch[0]
+
+    def _warped(self, scores: torch.Tensor) -> torch.Tensor:
+        batch = scores.unsqueeze(0)
+        no_prefix = batch.new_empty((1, 0), dtype=torch.long)
+        for warp in self._warpers:
+            batch = warp(no_prefix, batch)
+        return batch[0]
+
+    def _prepare_processors(self) -> None:
+        s = self._settings
+        self._penalties = penalties(s, self._prompt_ids, self._eos_ids, self._device)
+        self._warpers = warpers(s, self._device)
 
     def _draw(self, scores: torch.Tensor, index: int) -> int:
         """Inverse transform sampling: the first id whose cumulative probability exceeds u."""
         cumulative = torch.softmax(scores.double(), dim=-1).cumsum(dim=-1)
-        u = keyed_uniform(self._settings.seed, index) * cumulative[-1]
-        drawn = torch.searchsorted(cumulative, u.reshape(1), right=True)
-        return int(drawn.clamp_max(len(cumulative) - 1))
+        total = float(cumulative[-1])
+        if not total > 0:
+            raise self._scores_not_finite(index)
+        # At most 1 - 2^-53 times the total, so below it after rounding: there is such an id.
+        u = keyed_uniform(self._settings.seed, index) * total
+        return int(torch.searchsorted(cumulative, cumulative.new_tensor([u]), right=True))
 
-
-def _penalties(s: SamplingSettings, prompt_tokens: int, eos_ids: Sequence[int]) -> list[Processor]:
-    chosen: list[Processor] = []
-    if s.repetition_penalty != 1.0:
-        chosen.append(processors.RepetitionPenaltyLogitsProcessor(s.repetition_penalty))
-    if s.no_repeat_ngram_size > 0:
-        chosen.append(processors.NoRepeatNGramLogitsProcessor(s.no_repeat_ngram_size))
-    if s.min_new_tokens > 0 and eos_ids:
-        chosen.append(
-            processors.MinNewTokensLengthLogitsProcessor(
-                prompt_tokens, s.min_new_tokens, list(eos_ids)
-            )
+    def _scores_not_finite(self, num_answer: int) -> InvalidRequestError:
+        return InvalidRequestError(
+            f"after {num_answer} tokens of the answer the sampling settings leave no finite score: "
+            "they rule out every token, or make scores overflow. Bring repetition_penalty nearer "
+            "to 1, or logit_bias nearer to 0.",
+            reason="SCORES_NOT_FINITE",
         )
-    if s.suppressed_ids:
-        chosen.append(processors.SuppressTokensLogitsProcessor(list(s.suppressed_ids)))
-    return chosen
-
-
-def _warpers(s: SamplingSettings) -> list[Processor]:
-    if s.temperature == 0:
-        return []
-    chosen: list[Processor] = []
-    if s.temperature != 1.0:
-        chosen.append(processors.TemperatureLogitsWarper(float(s.temperature)))
-    if s.top_k > 0:
-        chosen.append(processors.TopKLogitsWarper(s.top_k))
-    if s.top_p < 1.0:
-        chosen.append(processors.TopPLogitsWarper(s.top_p))
-    if s.min_p > 0.0:
-        chosen.append(processors.MinPLogitsWarper(s.min_p))
-    return chosen
 
 
 def score_token(logits: torch.Tensor, token_id: int, num_top: int) -> ScoredToken:
-    """logits [vocabulary]"""
-    logprobs = torch.log_softmax(logits.double(), dim=-1)
+    """logits [vocabulary]; what is impossible, or has no probability at all, is minus infinity."""
+    logprobs = torch.log_softmax(logits.double(), dim=-1).nan_to_num(-math.inf, neginf=-math.inf)
     top: tuple[tuple[int, float], ...] = ()
     if num_top:
         values, ids = logprobs.topk(min(num_top, len(logprobs)))
         top = tuple(zip(ids.tolist(), values.tolist(), strict=True))
-    value = float(logprobs[token_id])
-    return ScoredToken(value if math.isfinite(value) else -math.inf, top)
+    return ScoredToken(float(logprobs[token_id]), top)

@@ -88,7 +88,7 @@ class AssistantStream:
         """Cuts the cache where it differs from the committed text, dropping the draft."""
         if self._mirror is None:
             self._mirror = AssistantMirror(
-                self._tokenizer, self._tokenizer.encode_prompt(self._prompt)
+                self._tokenizer, self._tokenizer.encode_prompt_leniently(self._prompt)
             )
         unchanged = self._mirror.append(self._uncommitted)
         self._uncommitted = ""

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from anydraft.errors import FailedPreconditionError
 from anydraft.text import AssistantMirror, TextTokenizer
-from anydraft.v1.prompt_pb2 import Prompt
+from anydraft.v1.prompt_pb2 import ChatMessage, ChatMessages, Prompt
 from draft_node.drafters.assistant import AssistantDrafter, AssistantStream
 from draft_node.drafters.base import Piece
 from tests import tokenizers_zoo
@@ -197,3 +197,15 @@ def test_files_of_two_models_are_refused(tokenizer: TextTokenizer) -> None:
 
     with pytest.raises(FailedPreconditionError, match="different models"):
         AssistantDrafter(Small(tokenizer, [], ""), tokenizer)
+
+
+def test_drafts_for_messages_that_its_template_refuses(tokenizer: TextTokenizer) -> None:
+    refusing = (
+        "{% for m in messages %}{% if m.role == 'system' %}{{ raise_exception('no system') }}"
+        "{% endif %}{{ m.content }}{% endfor %}"
+    )
+    strict = TextTokenizer(tokenizer.backend, chat_template=refusing)
+    messages = [ChatMessage(role="system", content="Brief!"), ChatMessage(role="user", content="A")]
+    prompt = Prompt(messages=ChatMessages(messages=messages))
+    engine = ScriptedEngine(strict, strict.encode("Brief!\n\nA"), SCRIPT)
+    assert text_of(draft(AssistantDrafter(engine, strict).open(prompt))) == SCRIPT

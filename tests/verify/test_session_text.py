@@ -10,6 +10,7 @@ from anydraft.errors import AnydraftError, UnavailableError
 from anydraft.text.alignment import DraftAligner
 from anydraft.text.tokenizer import TextTokenizer
 from anydraft.v1.result_pb2 import FINISH_REASON_EOS, FINISH_REASON_LENGTH, FINISH_REASON_STOP
+from anydraft.v1.verification_pb2 import Draft, DraftPiece
 from tests import tokenizers_zoo
 from verify_node.session_text import Admitted, AnswerLimits, SessionText, TextBlock
 from verify_node.target import Block, Commit, Offer
@@ -54,6 +55,12 @@ class Session:
             self.events.append,
             self.due.append,
         )
+
+    def draft(
+        self, seq: int, base_bytes: int, pieces: Sequence[tuple[str, float]], ends: bool
+    ) -> None:
+        made = [DraftPiece(text=text, logprob=logprob) for text, logprob in pieces]
+        self.text.draft(Draft(seq=seq, base_bytes=base_bytes, pieces=made, ends=ends))
 
     def commit(self, ids: Sequence[int], *, accepted: int = 0, seq: int = 0) -> Commit:
         return self.text.commit(
@@ -131,7 +138,7 @@ def test_accepted_tokens_beyond_the_cut_do_not_count() -> None:
 
 def test_a_draft_is_aligned_aside_and_then_offered() -> None:
     session = Session()
-    session.text.draft(7, 0, [(" one", -0.1), (" two", -0.2)], False)
+    session.draft(7, 0, [(" one", -0.1), (" two", -0.2)], False)
     assert session.target.offers == []
     session.align()
     (offer,) = session.target.offers
@@ -143,7 +150,7 @@ def test_many_drafts_make_one_alignment() -> None:
     """What a session has waiting for the alignment thread does not grow with what it is sent."""
     session = Session()
     for seq in range(1, 40):
-        session.text.draft(seq, 0, [(" one", -0.1)], False)
+        session.draft(seq, 0, [(" one", -0.1)], False)
     assert len(session.due) == 1
     session.align()
     assert [offer.seq for offer in session.target.offers] == [39]
@@ -152,11 +159,11 @@ def test_many_drafts_make_one_alignment() -> None:
 def test_a_draft_that_arrives_during_a_step_is_not_named_by_its_verdict() -> None:
     session = Session()
     one, two = ids_of(" one"), ids_of(" two")
-    session.text.draft(1, 0, [(" one", -0.1)], False)
+    session.draft(1, 0, [(" one", -0.1)], False)
     session.align()
     assert session.target.offers[-1].seq == 1
     # The step that checks draft 1 runs now.
-    session.text.draft(2, len(" one"), [(" two", -0.1)], False)
+    session.draft(2, len(" one"), [(" two", -0.1)], False)
     kept = session.commit(one, accepted=len(one) - 1, seq=1)
     assert session.last.draft_seq == 1
     # It is what comes next, at once; its own alignment is no longer needed.
@@ -182,7 +189,7 @@ def test_an_alignment_that_fails_costs_a_draft_and_no_more(
 
         with monkeypatch.context() as patch:
             patch.setattr(DraftAligner, "align", fail)
-            session.text.draft(1, 0, [(" one", -0.1)], False)
+            session.draft(1, 0, [(" one", -0.1)], False)
             session.align()
             assert session.target.offers == []
             kept = session.commit(ids_of(" one"))
@@ -193,18 +200,18 @@ def test_an_alignment_that_fails_costs_a_draft_and_no_more(
 
 def test_an_empty_draft_declines_where_the_answer_stands() -> None:
     session = Session()
-    session.text.draft(1, 0, [], False)
+    session.draft(1, 0, [], False)
     assert session.target.declined == [0]
-    session.text.draft(2, 5, [], False)
+    session.draft(2, 5, [], False)
     assert session.target.declined == [0]
 
 
 def test_nothing_is_offered_once_the_answer_is_over() -> None:
     session = Session()
-    session.text.draft(1, 0, [(" one", -0.1)], False)
+    session.draft(1, 0, [(" one", -0.1)], False)
     session.text.failed(UnavailableError("gone", reason="SHUTTING_DOWN"))
     session.align()
-    session.text.draft(2, 0, [(" two", -0.1)], False)
+    session.draft(2, 0, [(" two", -0.1)], False)
     session.align()
     assert session.target.offers == []
     assert isinstance(session.events[-1], UnavailableError)
@@ -212,10 +219,10 @@ def test_nothing_is_offered_once_the_answer_is_over() -> None:
 
 def test_a_guess_that_the_answer_ends_is_an_end_of_sequence_for_the_target() -> None:
     session = Session()
-    session.text.draft(1, 0, [(" one", -0.1)], True)
+    session.draft(1, 0, [(" one", -0.1)], True)
     session.align()
     assert [t.token_id for t in session.target.offers[-1].tokens] == [*ids_of(" one"), EOS]
     session = Session(eos=None)
-    session.text.draft(1, 0, [(" one", -0.1)], True)
+    session.draft(1, 0, [(" one", -0.1)], True)
     session.align()
     assert [t.token_id for t in session.target.offers[-1].tokens] == ids_of(" one")

@@ -1,20 +1,23 @@
-"""Choices against transformers' own processors, and the distribution of keyed draws."""
+"""What one choice depends on: keyed draws, settings, extremes, and logits that are not finite."""
 
 from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from transformers import GenerationConfig
 
-from anydraft.v1.prompt_pb2 import SamplingParams
-from tests import models_zoo
+from anydraft.errors import InternalError, InvalidRequestError
+from verify_node import token_chooser
 from verify_node.accept import accept
-from verify_node.sampling_settings import SamplingSettings, unsupported_defaults
+from verify_node.exact_prefix import ScoreOffsets
+from verify_node.generation_defaults import ModelRules
+from verify_node.sampling_settings import SamplingSettings
 from verify_node.token_chooser import TokenChooser, keyed_uniform, score_token
 
 
@@ -64,35 +67,6 @@ KNOWN_DRAW = 0.8614033402518924
 
 
 @pytest.mark.parametrize(
-    "settings",
-    [
-        {"repetition_penalty": 1.7},
-        {"no_repeat_ngram_size": 2},
-        {"suppress_tokens": [3, 5, 9]},
-        {"min_new_tokens": 12, "eos_token_id": [4, 8]},
-        {"repetition_penalty": 1.3, "no_repeat_ngram_size": 3, "min_length": 20},
-    ],
-)
-def test_greedy_with_processors_equals_generate(settings: dict) -> None:
-    model = models_zoo.build("llama")
-    model.generation_config.eos_token_id = settings.pop("eos_token_id", None)
-    prompt = [5, 6, 7, 8, 5, 6]
-    for name, value in settings.items():
-        setattr(model.generation_config, name, value)
-    ids = torch.tensor([prompt])
-    want = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=24)
-    resolved = SamplingSettings.resolve(SamplingParams(), model.generation_config, len(prompt))
-    eos = model.generation_config.eos_token_id or []
-    chooser = TokenChooser(resolved, prompt, eos)
-    answer: list[int] = []
-    while len(answer) < 24 and not (answer and answer[-1] in eos):
-        with torch.inference_mode():
-            logits = model(input_ids=torch.tensor([prompt + answer])).logits[0, -1]
-        answer.append(chooser.choose(logits.float(), answer))
-    assert answer == want[0, len(prompt) :].tolist()
-
-
-@pytest.mark.parametrize(
     ("settings", "kept"),
     [
         ({"top_k": 2}, {0, 3}),
@@ -112,32 +86,6 @@ def test_each_setting_narrows_as_it_says(settings: dict, kept: set[int]) -> None
         for seed in range(300)
     }
     assert drawn == kept
-
-
-def test_what_a_request_leaves_unset_comes_from_the_model() -> None:
-    defaults = GenerationConfig(
-        do_sample=True, temperature=0.6, top_k=20, top_p=0.8, repetition_penalty=1.1
-    )
-    silent = SamplingSettings.resolve(SamplingParams(seed=1), defaults, 5)
-    assert (silent.temperature, silent.top_k, silent.top_p) == (0.6, 20, 0.8)
-    assert silent.repetition_penalty == 1.1
-    asked = SamplingSettings.resolve(
-        SamplingParams(temperature=0.0, top_k=0, top_p=1.0, repetition_penalty=1.0), defaults, 5
-    )
-    assert (asked.temperature, asked.top_k, asked.top_p) == (0.0, 0, 1.0)
-    assert asked.repetition_penalty == 1.0
-    greedy = SamplingSettings.resolve(SamplingParams(), GenerationConfig(temperature=0.6), 5)
-    assert greedy.temperature == 0.0, "a generation_config without do_sample is greedy"
-    assert silent.seed == 1
-    assert greedy.seed != SamplingSettings.resolve(SamplingParams(), defaults, 5).seed
-
-
-def test_ignored_defaults_are_named() -> None:
-    assert unsupported_defaults(GenerationConfig()) == []
-    assert unsupported_defaults(GenerationConfig(num_beams=4, typical_p=0.9)) == [
-        "num_beams",
-        "typical_p",
-    ]
 
 
 @given(
@@ -174,3 +122,193 @@ def test_logprobs_are_of_the_raw_distribution() -> None:
     assert scored.logprob == pytest.approx(want[1].item())
     assert [token_id for token_id, _ in scored.top] == [0, 1]
     assert score_token(torch.tensor([0.0, -math.inf]), 1, 0).logprob == -math.inf
+    repaired = score_token(torch.tensor([0.0, math.nan]), 0, 2)
+    assert [repaired.logprob, *(logprob for _, logprob in repaired.top)] == [-math.inf] * 3
+
+
+GREEDY = {"temperature": 0.0}
+EVERY_WAY = [
+    GREEDY,
+    {"temperature": 0.0, "repetition_penalty": 1.2},
+    {"temperature": 0.0, "logit_bias": {2: 1.0}, "presence_penalty": 0.5},
+    {"temperature": 1.0, "seed": 3},
+    {"temperature": 0.7, "top_k": 3, "top_p": 0.9, "min_p": 0.05},
+]
+NOT_FINITE = [
+    [0.0, math.nan, 1.0, 2.0],
+    [math.nan] * 4,
+    [0.0, math.inf, 1.0, 2.0],
+    [math.inf, math.nan, 1.0, 2.0],
+    [math.inf, -math.inf, 1.0, 2.0],
+    [-math.inf] * 4,
+]
+
+
+@pytest.mark.parametrize("bad", NOT_FINITE, ids=str)
+@pytest.mark.parametrize("values", EVERY_WAY, ids=str)
+def test_logits_that_are_not_finite_end_the_answer(values: dict, bad: list[float]) -> None:
+    """At the first position and behind accepted drafts; what is not reached does not matter."""
+    sound = [0.0, -30.0, 60.0, -30.0]
+    for rows, draft in (([bad], []), ([sound, bad, sound], [2, 2])):
+        chooser = TokenChooser(SamplingSettings(**values), [1, 2], [])
+        with pytest.raises(InternalError, match="--dtype") as caught:
+            accept(torch.tensor(rows), draft, chooser, [0])
+        assert caught.value.reason == "LOGITS_NOT_FINITE"
+    chooser = TokenChooser(SamplingSettings(**values), [1, 2], [])
+    assert accept(torch.tensor([sound, bad]), [3], chooser, [0]).token_ids == [2]
+
+
+@pytest.mark.parametrize("values", EVERY_WAY, ids=str)
+def test_masked_ids_are_never_chosen(values: dict) -> None:
+    """Minus infinity is how a model says that an id is none of its own."""
+    rows = torch.full((1, 64), -math.inf)
+    rows[0, 17] = -5.0
+    chooser = TokenChooser(SamplingSettings(**values), [1, 2], [])
+    assert accept(rows, [], chooser, [0]).token_ids == [17]
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"repetition_penalty": 1e-38},
+        {"repetition_penalty": 1e-38, "temperature": 1.0},
+        {"rules": ModelRules(suppress_tokens=(0, 1, 2, 3))},
+        {"rules": ModelRules(suppress_tokens=(0, 1, 2, 3)), "temperature": 1.0, "top_k": 2},
+        {"rules": ModelRules(exponential_decay_length_penalty=(0, 1e30))},
+        {"rules": ModelRules(exponential_decay_length_penalty=(0, 1e300))},
+    ],
+    ids=str,
+)
+def test_settings_that_leave_nothing_to_choose_end_the_answer(values: dict) -> None:
+    chooser = TokenChooser(SamplingSettings(**values), [1, 2], [3])
+    with pytest.raises(InvalidRequestError, match="finite score") as caught:
+        accept(torch.tensor([[1.0, 5.0, 2.0, 9.0]]), [], chooser, [0, 0])
+    assert caught.value.reason == "SCORES_NOT_FINITE"
+
+
+@pytest.mark.parametrize("temperature", [1e-45, 1e-39, 2.0**-127, 2.0**-126, 1e-37, 1e-30])
+@pytest.mark.parametrize("scale", [1e-3, 1.0, 40.0, 1e30])
+@pytest.mark.parametrize("shift", [0.0, -5.0])
+def test_the_smallest_temperatures_are_greedy(
+    temperature: float, scale: float, shift: float
+) -> None:
+    logits = (torch.tensor([0.5, 0.9, -1.0, 1.0, 0.2]) + shift) * scale
+    settings = {"top_k": 3, "top_p": 0.9, "min_p": 0.1}
+    for seed in range(20):
+        for extra in ({}, settings):
+            values = SamplingSettings(temperature=temperature, seed=seed, **extra)
+            assert TokenChooser(values, [1], []).choose(logits, []) == 3
+
+
+def test_where_scores_overflow_the_lowest_of_the_best_is_chosen() -> None:
+    logits = torch.tensor([1.0, 40.0, 40.0])
+    for temperature in (1e-45, 1e-37):
+        drawn = {
+            TokenChooser(SamplingSettings(temperature=temperature, seed=seed), [1], []).choose(
+                logits, []
+            )
+            for seed in range(20)
+        }
+        assert drawn == {1}
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"top_p": 1e-9},
+        {"min_p": 1.0},
+        {"top_k": 1},
+        {"logit_bias": {1: 100.0, 2: -100.0}},
+        {"temperature": 1e-6},
+        {"repetition_penalty": 1e38},
+    ],
+    ids=str,
+)
+def test_extremes_leave_the_one_id_that_they_mean(values: dict) -> None:
+    """The prompt has said id 2, the best."""
+    logits = torch.tensor([0.5, 0.8, 1.0, -1.0])
+    want = 1 if {"logit_bias", "repetition_penalty"} & set(values) else 2
+    for seed in (0, 1, 2**63, 2**64 - 1):
+        settings = SamplingSettings(**{"temperature": 0.01, "seed": seed, **values})
+        assert TokenChooser(settings, [2], []).choose(logits, []) == want
+
+
+def test_more_ids_than_there_are_may_be_kept() -> None:
+    logits = torch.tensor([0.5, 0.8, 1.0, -1.0])
+    for seed in (0, 1, 2**64 - 1):
+        plain = TokenChooser(SamplingSettings(temperature=1.0, seed=seed), [2], [])
+        wide = TokenChooser(SamplingSettings(temperature=1.0, seed=seed, top_k=2**32 - 1), [2], [])
+        assert wide.choose(logits, [0]) == plain.choose(logits, [0])
+
+
+def test_the_largest_draw_is_an_id_that_can_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It must stay below the total, which no cumulative probability exceeds."""
+    monkeypatch.setattr(token_chooser, "keyed_uniform", lambda seed, index: 1 - 2.0**-53)
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(200):
+        logits = torch.randn(50, generator=generator)
+        logits[40:] = -math.inf
+        chooser = TokenChooser(SamplingSettings(temperature=1.0), [1], [])
+        assert chooser.choose(logits, []) == 39
+
+
+ANSWERS = st.lists(st.integers(0, 5), max_size=9)
+COUNTING = SamplingSettings(
+    temperature=1.0,
+    repetition_penalty=1.3,
+    presence_penalty=0.4,
+    frequency_penalty=-0.3,
+    logit_bias={2: 0.5, 4: -1.5},
+    seed=7,
+    rules=ModelRules(no_repeat_ngram_size=3, sequence_bias=(((1, 2), 2.0),)),
+)
+
+
+@given(calls=st.lists(st.tuples(st.integers(0, 9), ANSWERS), min_size=1, max_size=6))
+def test_what_was_asked_before_does_not_matter(calls: list[tuple[int, list[int]]]) -> None:
+    """Each answer keeps some of the one before it, as along a draft, or after a step back."""
+    table = torch.randn(20, 6, generator=torch.Generator().manual_seed(1))
+    kept, answer = TokenChooser(COUNTING, [1, 2, 3], []), []
+    for num_kept, more in calls:
+        answer = answer[:num_kept] + more
+        logits = table[len(answer) % 20]
+        assert kept.choose(logits, answer) == (
+            TokenChooser(COUNTING, [1, 2, 3], []).choose(logits, answer)
+        )
+
+
+def test_biases_and_counts_are_what_they_say() -> None:
+    offsets = ScoreOffsets({2: 0.5, 4: -1.5}, 0.25, 0.125)
+    logits = torch.zeros(6)
+    for answer in ([], [2], [2, 4, 2, 5], [5], [5, 5]):
+        want = [{2: 0.5, 4: -1.5}.get(i, 0.0) for i in range(6)]
+        for token_id in set(answer):
+            want[token_id] -= 0.25 + 0.125 * answer.count(token_id)
+        assert offsets.at(answer, logits).tolist() == want
+
+
+class _CountedBias(dict[int, float]):
+    looked_at = 0
+
+    def items(self) -> Any:
+        self.looked_at += len(self)
+        return super().items()
+
+    def __iter__(self) -> Iterator[int]:
+        self.looked_at += len(self)
+        return super().__iter__()
+
+    def get(self, *key: Any) -> Any:
+        self.looked_at += 1
+        return super().get(*key)
+
+
+def test_work_per_token_does_not_grow_with_the_biases() -> None:
+    biases = _CountedBias(dict.fromkeys(range(500), -1.0))
+    settings = SamplingSettings(logit_bias=biases, presence_penalty=0.5)
+    chooser = TokenChooser(settings, [1], [])
+    biases.looked_at, answer = 0, [0]
+    for _ in range(20):
+        answer.append(chooser.choose(torch.zeros(600), answer))
+    assert biases.looked_at <= 21
+    assert answer[1:] == list(range(500, 520))
