@@ -65,8 +65,10 @@ def load(options: LoadOptions) -> ServedModel:
     tokenizer.check_vocabulary(num_ids)
     if ignored := unsupported_defaults(model.generation_config):
         _log.warning("the model's generation_config asks for %s, which is ignored", ignored)
+    _log.info("proving that %s is served exactly", files.name)
     runner = choose_runner(model)
     num_packed = pack_linears(model)
+    _log.info("measuring what a step costs")
     cost = calibrate(runner, num_ids)
     context = context_tokens(model, options.max_context_tokens)
     facts = TargetFacts(
