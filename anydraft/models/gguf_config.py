@@ -227,7 +227,7 @@ def _obey_window(keys: _Keys, config: Any) -> None:
         if window and window < getattr(config, "max_position_embeddings", window):
             raise keys.refuse("attention.sliding_window", window)
         # Mistral's configuration has a window by default, its GGUF files have none.
-        if getattr(config, "sliding_window", None) is not None:
+        if keys.architecture == "llama" and getattr(config, "sliding_window", None):
             config.sliding_window = None
         return
     if window:
