@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import grpc
 
-from anydraft.cli.findings import Finding, fail, ok, warn
+from anydraft.cli.findings import Finding, fail, ok, problem_and_fix, warn
 from anydraft.client import Client, ServerInfo
 from anydraft.errors import AnydraftError, DeadlineExceededError
 from anydraft.rpc.channel import dial_sync
@@ -46,15 +46,8 @@ def server_findings(address: str) -> Iterator[Finding]:
 
 
 def _failed(address: str, error: AnydraftError, *, lead: str = "") -> Finding:
-    problem, fix = _split(str(error))
+    problem, fix = problem_and_fix(error)
     return fail(address, f"{lead}{problem}", fix)
-
-
-def _split(message: str) -> tuple[str, str]:
-    """What is wrong, and the fix: the last sentence, or what follows the last colon."""
-    separator = ". " if message.endswith(".") and ". " in message else ": "
-    problem, _, fix = message.rpartition(separator)
-    return (problem, fix) if problem else (message, "see the log of that node")
 
 
 def _readiness(address: str, health: Health, info: ServerInfo, client: Client) -> Finding:
@@ -69,7 +62,7 @@ def _readiness(address: str, health: Health, info: ServerInfo, client: Client) -
         if health is Health.SERVING:
             return _failed(address, error, lead="says that it is ready, but does not answer: ")
         if error.reason in _PASSES or info.role != "draft":
-            problem, fix = _split(str(error))
+            problem, fix = problem_and_fix(error)
             return warn(address, f"up, but not ready yet: {problem}", fix)
         return _failed(address, error, lead="up, but not ready: ")
     if health is not Health.SERVING:

@@ -270,8 +270,9 @@ def test_a_file_where_the_cache_folder_should_be(
         monkeypatch.setenv("ANYDRAFT_CACHE", str(folder))
         finding = doctor_machine._cache_folder()
         assert finding.state == "fail"
-        assert finding.detail == f"{tmp_path / 'file'} is a file, not a folder"
-        assert finding.fix == "set ANYDRAFT_CACHE to another folder"
+        assert str(tmp_path / "file") in finding.detail
+        assert "is a file" in finding.detail
+        assert "ANYDRAFT_CACHE" in (finding.fix or "")
 
 
 @pytest.mark.parametrize(
