@@ -17,6 +17,7 @@ from anydraft.errors import (
     ResourceExhaustedError,
     UnavailableError,
 )
+from anydraft.rpc.channel import dial
 from anydraft.rpc.server import NodeServer
 from anydraft.rpc.status import abort
 from anydraft.text import TextTokenizer
@@ -32,7 +33,9 @@ from anydraft.v1.verification_pb2_grpc import (
 )
 from anydraft.version import PROTOCOL_REVISION
 from draft_node.drafters.base import Piece
+from draft_node.drafters.lookup import LookupDrafter
 from draft_node.lifecycle import DraftNode
+from draft_node.load import LoadedDrafter
 from tests.draft.played import (
     ANSWER,
     SPEC,
