@@ -160,8 +160,7 @@ def test_stop_strings_may_name_special_tokens(pair: Pair) -> None:
     """As in generate: `<|im_start|>`, which is no end of this model, ends the answer."""
     special = "<|im_start|>"
     token_id = pair.tokenizer.encode(special)[-1]
-    if not pair.tokenizer.is_special(token_id):
-        pytest.skip("this tokenizer has no such token")
+    assert pair.tokenizer.is_special(token_id)
     for answer in pair.ask(stop=[special], logit_bias={token_id: 100.0}, temperature=0.0):
         assert answer.finish_reason == "stop"
         assert answer.stop == special
