@@ -104,6 +104,8 @@ class Reason(StrEnum):
     """The stream was closed before its answer was finished."""
     TRUNCATED_STREAM = auto()
     """The server ended the stream before the answer was finished."""
+    RESPONSE_UNREADABLE = auto()
+    """The bytes of a response are not the message that the call gives."""
     MALFORMED_LOGPROBS = auto()
     """Log-probabilities came in another number than tokens."""
     UNKNOWN_FINISH_REASON = auto()

@@ -60,11 +60,6 @@ def parser() -> argparse.ArgumentParser:
         help='torch engine: "cpu", "cuda:0", "auto", ... (default: a GPU if there is one)',
     )
     flag(
-        "--trust-remote-code",
-        action="store_true",
-        help="run code that comes with the assistant (default: never)",
-    )
-    flag(
         "--max-draft",
         type=positive_int,
         default=defaults.max_draft,
@@ -84,6 +79,11 @@ def parser() -> argparse.ArgumentParser:
         default=defaults.max_context_tokens,
         metavar="TOKENS",
         help="of the assistant: how much of a text it sees, which costs memory in each session",
+    )
+    flag(
+        "--trust-remote-code",
+        action="store_true",
+        help="run code that comes with the assistant (default: never)",
     )
     flag("--no-lookup", action="store_true", help="draft with the assistant only")
     flag(

@@ -53,6 +53,11 @@ def parser() -> argparse.ArgumentParser:
         help='as in transformers: "cpu", "cuda:0", "auto", ... (default: a GPU if there is one)',
     )
     p.add_argument(
+        "--trust-remote-code",
+        action="store_true",
+        help="run code that comes with the model (default: never)",
+    )
+    p.add_argument(
         "--threads", type=positive_int, metavar="N", help="CPU threads for the model (default: all)"
     )
     p.add_argument(
@@ -83,11 +88,6 @@ def parser() -> argparse.ArgumentParser:
         default=10.0,
         metavar="SECONDS",
         help="to finish on exit",
-    )
-    p.add_argument(
-        "--trust-remote-code",
-        action="store_true",
-        help="run code that comes with the model (default: never)",
     )
     add_log_level_flag(p)
     return p

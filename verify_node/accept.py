@@ -32,8 +32,10 @@ def accept(
     """logits [len(draft_ids) + 1, vocabulary], float32
 
     Raises InternalError when the logits of a position that is reached are not finite: NaN or
-    infinity among them, or nothing but minus infinity (some of it is legitimate: rows that a model
-    masks). Nothing of the block counts then. Raises InvalidRequestError as `choose` does.
+    infinity among them, or nothing but minus infinity (some of it is legitimate: ids that a model
+    masks). Nothing of the block counts then; with a draft, that may be the draft's doing. A chooser
+    that repairs logits hides it only where nothing is drafted. Raises InvalidRequestError as
+    `choose` does.
     """
     # A NaN is larger than anything to these, so the largest logit of a position tells.
     best_ids: list[int] | None = None
@@ -42,7 +44,8 @@ def accept(
         best_ids = best.tolist()
     else:
         largest = logits.amax(dim=-1)
-    is_sound = [True] * len(logits) if chooser.repairs_logits else largest.isfinite().tolist()
+    repairs = chooser.repairs_logits and not draft_ids
+    is_sound = [True] * len(logits) if repairs else largest.isfinite().tolist()
     answer = list(answer_ids)
     for position, expected in enumerate([*draft_ids, None]):
         if not is_sound[position]:

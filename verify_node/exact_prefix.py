@@ -18,25 +18,26 @@ class ExactPrefix:
     """Prompt and answer as one tensor."""
 
     def __init__(self, prompt_ids: Sequence[int]) -> None:
-        self._num_prompt = len(prompt_ids)
-        self._ids = torch.tensor(list(prompt_ids), dtype=torch.long)
+        self._prompt_ids = prompt_ids
+        self._ids: torch.Tensor | None = None
+        """With room behind; most sessions never ask."""
         self._answer: list[int] = []
 
     def at(self, answer_ids: Sequence[int], device: torch.device) -> torch.Tensor:
-        """[1, prompt and answer]; a view that holds until the next call."""
+        """[1, prompt and answer]; a view that holds until the next call. Always the same device."""
         added = _added(self._answer, answer_ids)
         if added is None:
             self._answer.clear()
             added = answer_ids
-        begin = self._num_prompt + len(self._answer)
+        begin = len(self._prompt_ids) + len(self._answer)
         end = begin + len(added)
-        ids = self._ids.to(device)
-        if end > len(ids):
-            ids = torch.cat([ids[:begin], ids.new_empty(end + _ROOM)])
-        ids[begin:end] = torch.tensor(list(added), dtype=torch.long, device=device)
-        self._ids = ids
+        if self._ids is None:
+            self._ids = _tensor(self._prompt_ids, device)
+        if end > len(self._ids):
+            self._ids = torch.cat([self._ids[:begin], self._ids.new_empty(end + _ROOM)])
+        self._ids[begin:end] = _tensor(added, device)
         self._answer.extend(added)
-        return ids[:end].unsqueeze(0)
+        return self._ids[:end].unsqueeze(0)
 
 
 class ScoreOffsets:
@@ -92,6 +93,10 @@ class ScoreOffsets:
         # From the count alone, so that it does not matter by which steps the answer came to it.
         penalty = self._presence_penalty + self._frequency_penalty * self._counts[token_id]
         return self._logit_bias.get(token_id, 0.0) - penalty
+
+
+def _tensor(ids: Sequence[int], device: torch.device) -> torch.Tensor:
+    return torch.tensor(list(ids), dtype=torch.long, device=device)
 
 
 def _added(held: list[int], ids: Sequence[int]) -> Sequence[int] | None:

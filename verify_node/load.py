@@ -71,8 +71,10 @@ def load(options: LoadOptions) -> ServedModel:
             "those of the model without (docs/generation_config.md)",
             ", ".join(ignored),
         )
+    _log.info("proving that %s is served exactly", files.name)
     runner = choose_runner(model)
     num_packed = pack_linears(model)
+    _log.info("measuring what a step costs")
     cost = calibrate(runner, num_ids)
     context = context_tokens(model, options.max_context_tokens)
     facts = TargetFacts(

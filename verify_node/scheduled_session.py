@@ -36,6 +36,8 @@ class ScheduledSession:
         self._drafter_alive = request.expects_drafts
         self._declined_at = -1
         """The length of the answer behind which the drafter has nothing to say."""
+        self._spoiled_at = -1
+        """The length of the answer behind which no draft is taken."""
 
     @property
     def num_committed(self) -> int:
@@ -69,6 +71,18 @@ class ScheduledSession:
         self.draft = ()
         self.ready_at = now
 
+    def go_on_without_draft(self, num_cached: int, now: float) -> None:
+        """The logits of a step were not finite, and it checked a draft: the next token is decided
+        without one, behind the first `num_cached` tokens.
+
+        Attention weighs later positions with 0, and 0 times NaN is NaN: a drafted token that
+        overflows spoils every position of its step, and what the step cached.
+        """
+        self.cache.truncate(num_cached)
+        self.draft = ()
+        self.ready_at = now
+        self._spoiled_at = len(self.answer_ids)
+
     def uncached_ids(self, most: int) -> list[int]:
         """The first `most` committed ids that the cache does not hold yet."""
         start, num_prompt = self.cache.length, len(self.request.prompt_ids)
@@ -89,8 +103,8 @@ class ScheduledSession:
                 self.policy.arrived(max(mail.offered_at - self.ready_at, 0.0) * 1e3)
 
     def take(self, offer: Offer, vocabulary_size: int) -> bool:
-        """False for an offer that the answer has overtaken."""
-        if offer.num_committed != len(self.answer_ids):
+        """False for an offer that the answer has overtaken, or that no draft may follow."""
+        if offer.num_committed != len(self.answer_ids) or self._spoiled_at == offer.num_committed:
             return False
         self.draft = _in_vocabulary(offer.tokens, vocabulary_size)
         self.draft_seq = offer.seq
@@ -114,7 +128,7 @@ class ScheduledSession:
     def _awaits_draft(self) -> bool:
         if self.draft or not self._drafter_alive or not self.answer_ids or self.is_reading:
             return False
-        return self.room > 0 and self._declined_at != len(self.answer_ids)
+        return self.room > 0 and len(self.answer_ids) not in (self._declined_at, self._spoiled_at)
 
 
 def _in_vocabulary(draft: tuple[DraftToken, ...], size: int) -> tuple[DraftToken, ...]:

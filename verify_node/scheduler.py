@@ -240,8 +240,14 @@ class Scheduler:
     def _commit(self, planned: PlannedRow, logits: torch.Tensor, step_ms: float) -> None:
         session, draft = planned.session, planned.draft
         draft_ids = [token.token_id for token in draft]
-        accepted = accept(logits, draft_ids, session.chooser, session.answer_ids)
         now = time.perf_counter()
+        try:
+            accepted = accept(logits, draft_ids, session.chooser, session.answer_ids)
+        except InternalError:
+            if not draft:
+                raise
+            session.go_on_without_draft(session.cache.length - len(planned.row.token_ids), now)
+            return
         session.policy.committed(
             [token.probability for token in draft],
             accepted.num_accepted,

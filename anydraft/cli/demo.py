@@ -108,7 +108,7 @@ def _require_writable(output: Path | None) -> None:
     if output.is_dir() or not os.access(there, os.W_OK):
         raise InvalidRequestError(
             f"--output {output} cannot be written: name a file in a folder that you may write to",
-            reason="OUTPUT_NOT_WRITABLE",
+            reason="INVALID_SETTINGS",
         )
 
 

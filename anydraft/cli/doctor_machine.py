@@ -8,7 +8,8 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from anydraft.cli.findings import Finding, fail, ok, warn
+from anydraft.cli.findings import Finding, fail, ok, problem_and_fix, warn
+from anydraft.errors import AnydraftError
 from anydraft.machine import CPUINFO, available_cores, cpu_fact
 from anydraft.models.cache import cache_root, human_bytes
 
@@ -53,7 +54,10 @@ def _cpu_flags(cpuinfo: Path) -> frozenset[str]:
 
 
 def _cache_folder() -> Finding:
-    folder = cache_root()
+    try:
+        folder = cache_root()
+    except AnydraftError as error:
+        return fail("model cache", *problem_and_fix(error))
     choose_another = "set ANYDRAFT_CACHE to another folder"
     existing = folder
     while not existing.exists():

@@ -8,14 +8,9 @@ from collections.abc import Iterator
 
 import grpc
 
-from anydraft.cli.findings import Finding, fail, ok, warn
+from anydraft.cli.findings import Finding, fail, ok, problem_and_fix, warn
 from anydraft.client import Client, ServerInfo
-from anydraft.errors import (
-    AnydraftError,
-    DeadlineExceededError,
-    FailedPreconditionError,
-    UnavailableError,
-)
+from anydraft.errors import AnydraftError, DeadlineExceededError
 from anydraft.rpc.channel import dial_sync
 from anydraft.rpc.health import Health, check_sync
 from anydraft.rpc.status import from_rpc_error
@@ -25,6 +20,8 @@ from anydraft.version import PROTOCOL_REVISION
 _TIMEOUT_S = 5.0
 _ANSWER_TIMEOUT_S = 15.0
 _NUM_PINGS = 5
+_PASSES = ("ASSISTANT_LOADING", "VERIFY_NODE_NOT_READY", "SHUTTING_DOWN")
+"""Reasons that go away by themselves."""
 _GENERATION = DESCRIPTOR.services_by_name["GenerationService"].full_name
 
 
@@ -48,11 +45,9 @@ def server_findings(address: str) -> Iterator[Finding]:
         yield _failed(address, error)
 
 
-def _failed(address: str, error: AnydraftError, *, doing: str = "") -> Finding:
-    problem, _, fix = str(error).rpartition(": ")
-    if not problem:
-        problem, fix = fix, "see the log of that node"
-    return fail(address, f"{doing}{problem}", fix)
+def _failed(address: str, error: AnydraftError, *, lead: str = "") -> Finding:
+    problem, fix = problem_and_fix(error)
+    return fail(address, f"{lead}{problem}", fix)
 
 
 def _readiness(address: str, health: Health, info: ServerInfo, client: Client) -> Finding:
@@ -64,25 +59,16 @@ def _readiness(address: str, health: Health, info: ServerInfo, client: Client) -
         problem = f"gave no token within {_ANSWER_TIMEOUT_S:g} s"
         return warn(address, problem, "it is busy or loading: ask again, or see its log")
     except AnydraftError as error:
-        return _not_ready(address, health, info, error)
+        if health is Health.SERVING:
+            return _failed(address, error, lead="says that it is ready, but does not answer: ")
+        if error.reason in _PASSES or info.role != "draft":
+            problem, fix = problem_and_fix(error)
+            return warn(address, f"up, but not ready yet: {problem}", fix)
+        return _failed(address, error, lead="up, but not ready: ")
     if health is not Health.SERVING:
         return warn(address, "answers, but says that it is not ready", "ask again in a while")
     elapsed_ms = (time.perf_counter() - started_at_s) * 1000
     return ok(address, f"ready: one token in {elapsed_ms:.0f} ms")
-
-
-def _not_ready(address: str, health: Health, info: ServerInfo, error: AnydraftError) -> Finding:
-    if info.role == "draft" and isinstance(error, UnavailableError | FailedPreconditionError):
-        verify = info.verify_address
-        return fail(
-            address,
-            f"the draft node is up, but its verify node at {verify} is not ready ({error})",
-            f"start anydraft-verify at {verify}, or the draft node with another --verify",
-        )
-    if health is not Health.SERVING:
-        fix = "wait until it is loaded, or see the log of that node"
-        return warn(address, f"reachable, but not ready ({error})", fix)
-    return _failed(address, error, doing="says that it is ready, but does not answer: ")
 
 
 def _round_trip(address: str, channel: grpc.Channel) -> Finding:

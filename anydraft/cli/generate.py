@@ -147,7 +147,7 @@ def _read(path: Path | None) -> str:
 
 
 def _misused(problem: str) -> InvalidRequestError:
-    return InvalidRequestError(problem, reason="USAGE")
+    return InvalidRequestError(problem, reason="INVALID_SETTINGS")
 
 
 def _message(text: str) -> dict[str, str]:

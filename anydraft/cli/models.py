@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from anydraft.errors import AnydraftError
+from anydraft.extras import needs_extra
 
 # Nothing of anydraft.models is imported before a command runs: `--help` answers at once.
 
@@ -59,7 +60,8 @@ def run(args: argparse.Namespace) -> int:
     """Run the chosen action; 0, or 1 after an error was told on stderr."""
     action: Callable[[argparse.Namespace], int] = args.action_func
     try:
-        return action(args)
+        with needs_extra("draft"):
+            return action(args)
     except AnydraftError as error:
         return _fail(error)
 

@@ -44,7 +44,7 @@ def server_from(args: argparse.Namespace) -> str:
     if not server:
         raise InvalidRequestError(
             f"there is no node to ask: give --server HOST:PORT, or set {SERVER_VARIABLE}",
-            reason="SERVER_MISSING",
+            reason="INVALID_SETTINGS",
         )
     try:
         parse_target(server)

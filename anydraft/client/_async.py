@@ -27,7 +27,7 @@ from anydraft.errors import AnydraftError
 from anydraft.rpc.address import parse_target
 from anydraft.rpc.channel import dial
 from anydraft.rpc.health import Health, check
-from anydraft.rpc.status import from_rpc_error
+from anydraft.rpc.status import from_rpc_error, unreadable_response
 from anydraft.v1.generation_pb2 import GenerateRequest, GenerateResponse
 from anydraft.v1.generation_pb2_grpc import GenerationServiceStub
 from anydraft.v1.server_pb2 import GetServerInfoRequest
@@ -137,6 +137,8 @@ class AsyncClient:
             )
         except grpc.RpcError as exc:
             raise from_rpc_error(exc, address=self.address) from exc
+        if response is None:
+            raise unreadable_response(self.address)
         return decode_info(response.info)
 
     async def _ask_health(self, timeout_s: float) -> Health | AnydraftError:
@@ -208,6 +210,10 @@ class AsyncStream(AsyncIterator[TextEvent]):
         if response is grpc.aio.EOF:
             self._is_over = True
             raise StopAsyncIteration
+        if response is None:
+            self._call.cancel()
+            self._error = unreadable_response(self._address)
+            raise self._error
         return cast(GenerateResponse, response)
 
     async def _next_response(self) -> object:

@@ -83,6 +83,11 @@ def obey(config: Any, path: Path) -> None:
         for key, field in reader.fields.items()
         if not key.startswith("tokenizer.")
     }
+    # A configuration has defaults for these, which mean other tokens in this vocabulary.
+    for token in ("bos", "pad"):
+        key = "padding" if token == "pad" else token
+        if f"tokenizer.ggml.{key}_token_id" not in reader.fields:
+            setattr(config, f"{token}_token_id", None)
     factors = next((tensor.data for tensor in reader.tensors if tensor.name == _ROPE_FACTORS), None)
     obey_metadata(config, facts, factors, path.name)
 

@@ -14,7 +14,6 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from anydraft.errors import UnsupportedModelError
-from anydraft.models.gguf_rope import obey_rope
 
 _EPSILONS = (
     "rms_norm_eps",
@@ -107,6 +106,9 @@ def obey_metadata(config: Any, facts: Mapping[str, Any], rope_factors: Any, name
         keys.obey(key, text, names)
     _obey_head_size(keys, text)
     _obey_window(keys, text)
+    # Late: it needs numpy, which the bare install does not have.
+    from anydraft.models.gguf_rope import obey_rope
+
     obey_rope(keys, text, rope_factors)
     keys.finish()
 
@@ -225,7 +227,7 @@ def _obey_window(keys: _Keys, config: Any) -> None:
         if window and window < getattr(config, "max_position_embeddings", window):
             raise keys.refuse("attention.sliding_window", window)
         # Mistral's configuration has a window by default, its GGUF files have none.
-        if getattr(config, "sliding_window", None) is not None:
+        if keys.architecture == "llama" and getattr(config, "sliding_window", None):
             config.sliding_window = None
         return
     if window:

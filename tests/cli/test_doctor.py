@@ -143,39 +143,61 @@ def test_a_healthy_draft_node(node: FakeNode) -> None:
     assert ready.state == "ok"
 
 
-@pytest.mark.parametrize("says_ready", [True, False])
 @pytest.mark.parametrize(
-    "error",
+    ("error", "state", "detail", "fix"),
     [
-        UnavailableError("cannot connect to 10.0.0.1:5 (refused): start it", reason="UNREACHABLE"),
-        FailedPreconditionError("10.0.0.1:5 is no verify node: name one", reason="UNIMPLEMENTED"),
+        (
+            UnavailableError(
+                "This draft node cannot reach the verify node 10.0.0.1:5. Start one there, or so.",
+                reason="VERIFY_NODE_UNREACHABLE",
+            ),
+            "fail",
+            "up, but not ready: This draft node cannot reach the verify node 10.0.0.1:5",
+            "Start one there, or so.",
+        ),
+        (
+            FailedPreconditionError(
+                "10.0.0.1:5 is no verify node: name one", reason="NOT_A_VERIFY_NODE"
+            ),
+            "fail",
+            "up, but not ready: 10.0.0.1:5 is no verify node",
+            "name one",
+        ),
+        (
+            UnavailableError(
+                "The verify node 10.0.0.1:5 is loading its model. Wait for it.",
+                reason="VERIFY_NODE_NOT_READY",
+            ),
+            "warn",
+            "up, but not ready yet: The verify node 10.0.0.1:5 is loading its model",
+            "Wait for it.",
+        ),
     ],
 )
-def test_a_draft_node_whose_verify_node_is_gone_or_is_none(
-    node: FakeNode, error: AnydraftError, says_ready: bool
+def test_a_draft_node_that_is_not_ready_says_why(
+    node: FakeNode, error: AnydraftError, state: str, detail: str, fix: str
 ) -> None:
     _as_draft_node(node)
     node.info.model = ""
-    node.set_ready(says_ready)
+    node.set_ready(False)
     node.fail(error)
     identity, _, ready = server_findings(node.address)
     assert "target not known yet" in identity.detail
-    assert ready.state == "fail"
-    assert ready.detail == (
-        f"the draft node is up, but its verify node at 10.0.0.1:5 is not ready ({error})"
-    )
-    assert (
-        ready.fix == "start anydraft-verify at 10.0.0.1:5, or the draft node with another --verify"
-    )
+    assert (ready.state, ready.detail, ready.fix) == (state, detail, fix)
 
 
 def test_a_server_that_is_loading(node: FakeNode) -> None:
     node.set_ready(False)
-    node.fail(UnavailableError("the model is loading: wait", reason="LOADING"))
+    node.fail(UnavailableError("it loads its model: wait until it is ready", reason="NOT_READY"))
     identity, distance, ready = server_findings(node.address)
     assert _states([identity, distance, ready]) == ["ok", "ok", "warn"]
-    assert "the model is loading" in ready.detail
-    assert "wait until it is loaded" in (ready.fix or "")
+    assert ready.detail == "up, but not ready yet: it loads its model"
+    assert ready.fix == "wait until it is ready"
+
+
+def test_a_server_that_answers_before_it_says_so(node: FakeNode) -> None:
+    node.set_ready(False)
+    assert _states(list(server_findings(node.address))) == ["ok", "ok", "warn"]
 
 
 def test_a_server_that_says_it_is_ready_and_is_not(node: FakeNode) -> None:
@@ -248,8 +270,9 @@ def test_a_file_where_the_cache_folder_should_be(
         monkeypatch.setenv("ANYDRAFT_CACHE", str(folder))
         finding = doctor_machine._cache_folder()
         assert finding.state == "fail"
-        assert finding.detail == f"{tmp_path / 'file'} is a file, not a folder"
-        assert finding.fix == "set ANYDRAFT_CACHE to another folder"
+        assert str(tmp_path / "file") in finding.detail
+        assert "is a file" in finding.detail
+        assert "ANYDRAFT_CACHE" in (finding.fix or "")
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from anydraft.errors import (
     ResourceExhaustedError,
     UnavailableError,
 )
+from anydraft.rpc.channel import dial
 from anydraft.rpc.server import NodeServer
 from anydraft.rpc.status import abort
 from anydraft.text import TextTokenizer
@@ -32,7 +33,9 @@ from anydraft.v1.verification_pb2_grpc import (
 )
 from anydraft.version import PROTOCOL_REVISION
 from draft_node.drafters.base import Piece
+from draft_node.drafters.lookup import LookupDrafter
 from draft_node.lifecycle import DraftNode
+from draft_node.load import LoadedDrafter
 from tests.draft.played import (
     ANSWER,
     SPEC,
@@ -301,3 +304,35 @@ async def test_addresses_are_checked() -> None:
     for verify, listen in (("nowhere", "127.0.0.1:0"), ("127.0.0.1:1", "nowhere")):
         with pytest.raises(InvalidRequestError, match="HOST:PORT"):
             DraftNode(verify, listen)
+
+
+async def test_a_node_that_stops_waits_for_opened_answers_only(tokenizer: TextTokenizer) -> None:
+    go_on = asyncio.Event()
+
+    async def opens_the_first(
+        played: PlayedVerifier, requests: Any, context: Any
+    ) -> AsyncIterator[VerifyResponse]:
+        await anext(requests)
+        if len(played.requests) > 1:
+            await asyncio.sleep(60)
+        yield opened()
+        await go_on.wait()
+        yield VerifyResponse(verdict=Verdict(text="Bye.", token_ids=[5]))
+        yield finished()
+
+    async with verify_node(opens_the_first) as (verify, _):
+        node = DraftNode(verify, "127.0.0.1:0")
+        address = await node.start()
+        await node.serve(LoadedDrafter(LookupDrafter(), "scripted", "lookup"))
+        async with dial(address) as channel:
+            answer = aiter(GenerationServiceStub(channel).Generate(GenerateRequest(spec=SPEC)))
+            assert (await anext(answer)).HasField("opened")
+            never_opened = asyncio.create_task(generate(channel))
+            await asyncio.sleep(0.2)
+            stopping = asyncio.create_task(node.stop(grace_s=60))
+            responses, error = await asyncio.wait_for(never_opened, 5)
+            assert (responses, type(error)) == ([], UnavailableError)
+            assert not stopping.done()
+            go_on.set()
+            assert [r.WhichOneof("message") async for r in answer] == ["delta", "finished"]
+            await asyncio.wait_for(stopping, 5)

@@ -15,7 +15,7 @@ from anydraft.errors import UnsupportedModelError
 from anydraft.models import load_dense, resolve_model
 from anydraft.models.gguf_config import check_tensors, obey_metadata
 from tests import tokenizers_zoo
-from tests.models import tiny
+from tests.models import gguf_zoo, tiny
 
 LLAMA31 = {
     "rope_type": "llama3",
@@ -72,6 +72,13 @@ def test_rotary_factors_become_the_scaling_they_were_made_of(
     model, _ = loaded(path)
     assert model.config.rope_parameters["rope_type"] == "llama3"
     torch.testing.assert_close(logits(model), logits(tiny.llama(**settings)), rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize("architecture", gguf_zoo.CASES)
+def test_other_architectures_are_the_same_models(architecture: str, tmp_path: Path) -> None:
+    path = tmp_path / "tiny.gguf"
+    original = gguf_zoo.save(architecture, path)
+    torch.testing.assert_close(logits(loaded(path)[0]), logits(original), rtol=1e-3, atol=1e-3)
 
 
 def test_the_scaling_matters(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -211,6 +212,19 @@ def test_devices_that_are_here(monkeypatch: pytest.MonkeyPatch) -> None:
         require_device(device)
     with pytest.raises(FailedPreconditionError, match="cuda:0 to cuda:1"):
         require_device("cuda:2")
+    with pytest.raises(FailedPreconditionError, match="cuda0 is no device"):
+        require_device("cuda0")
+
+
+def test_a_missing_package_is_named_with_its_extra(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tiny.save_gguf(tmp_path / "tiny.gguf")
+    files = resolve_model(str(path))
+    monkeypatch.setitem(sys.modules, "gguf", None)
+    with pytest.raises(FailedPreconditionError, match=r"gguf.*anydraft\[verify\]") as caught:
+        load_dense(files, "float32")
+    assert caught.value.reason == "PACKAGE_MISSING"
 
 
 def test_damaged_weights(copy: Path) -> None:

@@ -146,6 +146,30 @@ def test_pickles_on_the_hub_are_not_downloaded(
     assert fake.downloaded == []
 
 
+def test_without_the_packages_to_fetch_with(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+    for name in ("org/repo", "smollm2-135m-instruct"):
+        with pytest.raises(FailedPreconditionError, match=r"anydraft\[draft\]") as caught:
+            resolve_model(name)
+        assert caught.value.reason == "PACKAGE_MISSING"
+
+
+def test_a_hub_cache_that_cannot_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    HubInMemory(tmp_path / "s", files=list(DENSE)).install(monkeypatch)
+
+    def fail(*_: Any, local_files_only: bool = False, **__: Any) -> str:
+        if local_files_only:
+            raise errors.LocalEntryNotFoundError("not cached")
+        raise NotADirectoryError(20, "Not a directory")
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", fail)
+    with pytest.raises(FailedPreconditionError, match="HF_HOME") as caught:
+        resolve_model("org/repo")
+    assert caught.value.reason == "CACHE_NOT_WRITABLE"
+
+
 def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fake = HubInMemory(tmp_path / "s", files=list(DENSE)).install(monkeypatch)
     monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=2))

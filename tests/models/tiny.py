@@ -81,7 +81,7 @@ def save_gguf(
     writer.add_layer_norm_rms_eps(config.rms_norm_eps)
     writer.add_rope_dimension_count(config.hidden_size // HEADS)
     writer.add_vocab_size(config.vocab_size)
-    _write_tokenizer(writer, backend, pre_tokenizer, spell or {})
+    write_tokenizer(writer, backend, pre_tokenizer, spell or {})
     if add_bos is not None:
         writer.add_add_bos_token(add_bos)
     names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, LAYERS)
@@ -102,7 +102,7 @@ def save_gguf(
     return path
 
 
-def _write_tokenizer(writer: Any, backend: Any, pre_tokenizer: str, spell: dict[str, str]) -> None:
+def write_tokenizer(writer: Any, backend: Any, pre_tokenizer: str, spell: dict[str, str]) -> None:
     import json
 
     import gguf

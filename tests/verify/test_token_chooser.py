@@ -17,6 +17,7 @@ from verify_node import token_chooser
 from verify_node.accept import accept
 from verify_node.exact_prefix import ScoreOffsets
 from verify_node.generation_defaults import ModelRules
+from verify_node.logits_processors import penalties, warpers
 from verify_node.sampling_settings import SamplingSettings
 from verify_node.token_chooser import TokenChooser, keyed_uniform, score_token
 
@@ -312,3 +313,24 @@ def test_work_per_token_does_not_grow_with_the_biases() -> None:
         answer.append(chooser.choose(torch.zeros(600), answer))
     assert biases.looked_at <= 21
     assert answer[1:] == list(range(500, 520))
+
+
+def test_a_model_may_ask_that_its_logits_are_repaired() -> None:
+    """Not where a draft may have spoilt them."""
+    settings = SamplingSettings(rules=ModelRules(remove_invalid_values=True))
+    chooser = TokenChooser(settings, [1, 2], [])
+    assert accept(torch.tensor([[math.nan, -1.0, -2.0]]), [], chooser, []).token_ids == [0]
+    assert accept(torch.tensor([[5.0, math.inf, -2.0]]), [], chooser, []).token_ids == [1]
+    with pytest.raises(InternalError):
+        accept(torch.tensor([[math.nan, -1.0, -2.0], [1.0, 2.0, 3.0]]), [0], chooser, [])
+
+
+def test_processors_are_made_for_the_device_of_the_logits() -> None:
+    """Some keep ids in a tensor, which must be where the scores are."""
+    rules = ModelRules(encoder_repetition_penalty=2.0, eta_cutoff=0.1, suppress_tokens=(1,))
+    settings = SamplingSettings(temperature=1.0, min_new_tokens=3, rules=rules)
+    device = torch.device("meta")
+    made = penalties(settings, [1, 2], [3], device) + warpers(settings, device)
+    kept = [value for one in made for value in vars(one).values() if torch.is_tensor(value)]
+    assert len(kept) == len(made) == 4
+    assert {value.device for value in kept} == {device}
