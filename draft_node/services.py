@@ -21,7 +21,7 @@ from anydraft.v1.server_pb2 import (
 )
 from anydraft.v1.server_pb2_grpc import ServerServiceServicer
 from anydraft.version import PROTOCOL_REVISION, VERSION
-from draft_node.answer_record import AnswerRecord
+from draft_node.answer_log import AnswerLog
 from draft_node.assisted_answer import AssistedAnswer, Drafting
 from draft_node.load import LoadedDrafter
 from draft_node.verify_watch import VerifyWatch
@@ -47,7 +47,7 @@ class GenerationService(GenerationServiceServicer):
         self, request: GenerateRequest, context: Context
     ) -> AsyncIterator[GenerateResponse]:
         if self.drafting is None:
-            AnswerRecord().end("ASSISTANT_LOADING")
+            AnswerLog().end("ASSISTANT_LOADING")
             raise UnavailableError(
                 "This draft node is still loading its assistant. Wait until it is ready.",
                 reason="ASSISTANT_LOADING",

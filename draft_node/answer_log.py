@@ -1,4 +1,4 @@
-"""What is kept of one answer when it is over: a line in the log, without a word of its text."""
+"""One line in the log for each answer: how it went, and how it ended."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ _log = logging.getLogger(__name__)
 CANCELLED = "cancelled"
 
 
-class AnswerRecord:
-    """Hears what the verify node says, and is told once how the answer ended."""
+class AnswerLog:
+    """Of one answer. Hears what the verify node says, and is told once how the answer ended; says
+    nothing of prompt or text."""
 
     def __init__(self) -> None:
         self._started_at_s = time.perf_counter()
@@ -38,18 +39,18 @@ class AnswerRecord:
         if self._is_over:
             return
         self._is_over = True
-        seconds = time.perf_counter() - self._started_at_s
+        seconds = max(time.perf_counter() - self._started_at_s, 1e-6)
         if self._session_id is None:
             what = "not begun" if how == CANCELLED else "refused"
-            _log.info("answer %s: %s after %.2f s", what, how, seconds)
+            _log.info("answer %s: %s, after %.2f s", what, how, seconds)
             return
         _log.info(
-            "answer %s: %s, %d tokens in %.2f s (%.1f/s), %s, %d pieces sent",
+            "answer %r ended (%s): %d tokens in %.2f s, %.1f tokens/s, %s, %d pieces sent",
             self._session_id,
             how,
             self._num_tokens,
             seconds,
-            self._num_tokens / seconds if seconds else 0.0,
+            self._num_tokens / seconds,
             self._acceptance(),
             sent_pieces,
         )
@@ -57,10 +58,10 @@ class AnswerRecord:
     def _acceptance(self) -> str:
         """The verify node tells at the end, if the answer comes that far."""
         if self._stats is None:
-            return "acceptance not known"
-        drafted = self._stats.drafted_tokens
-        share = self._stats.accepted_tokens / drafted if drafted else 0.0
-        return f"{share:.0%} of {drafted} drafted tokens accepted"
+            return "accepted draft tokens not known"
+        return (
+            f"{self._stats.accepted_tokens} of {self._stats.drafted_tokens} draft tokens accepted"
+        )
 
 
 def finish_word(reason: FinishReason.ValueType) -> str:
