@@ -79,8 +79,9 @@ async def abort(context: grpc.aio.ServicerContext[Any, Any], error: AnydraftErro
     status = rpc_status.to_status(to_status(error))
     try:
         await context.abort(status.code, status.details, status.trailing_metadata)
-    except grpc.aio.InternalError as exc:
-        # gRPC noticed here, before it came round to cancelling this task.
+    except (grpc.aio.InternalError, grpc.aio.UsageError) as exc:
+        # gRPC noticed here, before it came round to cancelling this task; or another status, which
+        # this task was cancelled over, is on its way.
         raise asyncio.CancelledError from exc
     raise error  # abort raises; this tells type checkers of every gRPC release
 
