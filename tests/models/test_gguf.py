@@ -94,6 +94,12 @@ def test_rotary_factors_that_no_scaling_describes(tmp_path: Path) -> None:
         loaded(path)
 
 
+def test_half_of_the_factors_for_long_texts(tmp_path: Path) -> None:
+    half = {"rope_factors_long.weight": np.ones(8, dtype=np.float32)}
+    with pytest.raises(UnsupportedModelError, match="rope_factors_short"):
+        loaded(tiny.save_gguf(tmp_path / "tiny.gguf", tensors=half))
+
+
 def test_factors_of_one_change_nothing(tmp_path: Path) -> None:
     ones = np.ones(8, dtype=np.float32)
     model, _ = loaded(tiny.save_gguf(tmp_path / "t.gguf", tensors={"rope_freqs.weight": ones}))
@@ -211,7 +217,7 @@ def test_tensors_of_experts_are_one_parameter() -> None:
 
 def obeyed(config: Any, architecture: str, **facts: Any) -> Any:
     keys = {f"{architecture}.{key}": value for key, value in facts.items()}
-    obey_metadata(config, {"general.architecture": architecture} | keys, None, "m.gguf")
+    obey_metadata(config, {"general.architecture": architecture} | keys, {}, "m.gguf")
     return config
 
 
