@@ -197,7 +197,7 @@ def _size_of(name: str) -> str:
     if entry is None:
         return ""
     where = "in the cache" if is_cached(entry) else "to be fetched, once"
-    return f"({entry.description}: {human_bytes(entry.size_bytes)}, {where})"
+    return f"({human_bytes(entry.size_bytes)}, {where})"
 
 
 def _in_background(work: Callable[[], Path]) -> Future[Path]:
