@@ -96,8 +96,8 @@ class Reason(StrEnum):
     """The call was cancelled."""
     DEADLINE_EXCEEDED = auto()
     """The call's time limit ran out."""
-    ASSISTANT_LOADING = auto()
-    """The draft node is still loading its assistant."""
+    MODEL_LOADING = auto()
+    """The node is still loading its model."""
     NOT_READY = auto()
     """`wait_until_ready` ran out of time."""
     UNIMPLEMENTED = auto()
