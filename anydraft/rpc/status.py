@@ -154,6 +154,12 @@ def _rebuild(
 def _from_bare_status(code: grpc.StatusCode, message: str, address: str) -> AnydraftError:
     """For statuses without our `ErrorInfo`: from gRPC itself, a proxy, or another service."""
     match code:
+        case grpc.StatusCode.OK:
+            # A write that came after the end of the call fails like this.
+            return UnavailableError(
+                f"{address} ended the call before it was finished: ask again",
+                reason="TRUNCATED_STREAM",
+            )
         case grpc.StatusCode.UNAVAILABLE:
             return _unreachable(message, address)
         case grpc.StatusCode.DEADLINE_EXCEEDED:

@@ -207,6 +207,7 @@ def _bare(code: grpc.StatusCode, details: str = "oh") -> grpc.aio.AioRpcError:
 @pytest.mark.parametrize(
     ("code", "cls", "reason"),
     [
+        (grpc.StatusCode.OK, UnavailableError, "TRUNCATED_STREAM"),
         (grpc.StatusCode.UNAVAILABLE, UnavailableError, "CONNECTION_LOST"),
         (grpc.StatusCode.DEADLINE_EXCEEDED, DeadlineExceededError, "DEADLINE_EXCEEDED"),
         (grpc.StatusCode.UNIMPLEMENTED, FailedPreconditionError, "UNIMPLEMENTED"),
@@ -225,6 +226,8 @@ def test_every_status_has_an_error() -> None:
     for code in grpc.StatusCode:
         error = from_rpc_error(_bare(code))
         assert error.reason.replace("_", "").isupper()
+        # A call cannot be aborted with OK: it would never end.
+        assert error.status is not grpc.StatusCode.OK
 
 
 def test_details_that_are_no_details() -> None:
