@@ -9,6 +9,7 @@ from contextlib import ExitStack, suppress
 import grpc.aio
 
 from anydraft.errors import UnavailableError
+from anydraft.rpc.answer_log import AnswerLog
 from anydraft.rpc.calls import answering
 from anydraft.rpc.handler import stream_handler, unary_handler
 from anydraft.v1.generation_pb2 import GenerateRequest, GenerateResponse
@@ -21,7 +22,6 @@ from anydraft.v1.server_pb2 import (
 )
 from anydraft.v1.server_pb2_grpc import ServerServiceServicer
 from anydraft.version import PROTOCOL_REVISION, VERSION
-from draft_node.answer_log import AnswerLog
 from draft_node.assisted_answer import AssistedAnswer, Drafting
 from draft_node.load import LoadedDrafter
 from draft_node.verify_watch import VerifyWatch

@@ -8,9 +8,9 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from anydraft.errors import AnydraftError
+from anydraft.rpc.answer_log import CANCELLED, CLOSED, AnswerLog, error_word, finish_word
 from anydraft.v1.prompt_pb2 import GenerationSpec
-from anydraft.v1.result_pb2 import FinishReason, Opened
-from verify_node.answer_log import AnswerLog
+from anydraft.v1.result_pb2 import Opened
 from verify_node.served_model import PreparedAnswer, ServedModel
 from verify_node.session_text import Admitted, SessionEvent, TextBlock
 
@@ -27,7 +27,7 @@ class OpenAnswer:
         self._session_id = session_id
         self._loop = asyncio.get_running_loop()
         self._events: asyncio.Queue[SessionEvent | None] = asyncio.Queue()
-        self.how_it_ended = "cancelled"
+        self.how_it_ended = CANCELLED
         self.session = model.open(prepared, self._hear)
 
     def _hear(self, event: SessionEvent) -> None:
@@ -62,7 +62,7 @@ class OpenAnswer:
             if isinstance(event, Admitted):
                 continue
             if event.finished is not None:
-                self.how_it_ended = FinishReason.Name(event.finished.reason)
+                self.how_it_ended = finish_word(event.finished.reason)
             yield event
             if event.finished is not None:
                 return
@@ -70,7 +70,7 @@ class OpenAnswer:
     def leave(self, error: AnydraftError | None = None) -> None:
         """Ends `blocks` without an answer: the client said so, or did something wrong."""
         if error is None:
-            self.how_it_ended = "closed by the client"
+            self.how_it_ended = CLOSED
         self._events.put_nowait(error)
 
     def close(self) -> None:
@@ -84,29 +84,25 @@ async def open_answer(
 ) -> AsyncIterator[OpenAnswer]:
     """An answer that the target has room for. Raises what `ServedModel.prepare` and
     `OpenAnswer.admitted` raise; nothing is left behind, wherever it is cancelled."""
-    log = AnswerLog(session_id)
+    log = AnswerLog()
+    how = CANCELLED
+    answer: OpenAnswer | None = None
     try:
         prepared = await model.prepare(spec, expects_drafts=expects_drafts)
         answer = OpenAnswer(model, prepared, session_id)
-    except BaseException as error:
-        log.refused(error)
-        raise
-    try:
         await answer.admitted()
-    except BaseException as error:
-        answer.close()
-        log.refused(error)
-        raise
-    stats = answer.session.text.stats
-    try:
+        log.session_id, log.stats = session_id, answer.session.text.stats
         yield answer
+        how = answer.how_it_ended
     except (asyncio.CancelledError, GeneratorExit):
-        log.ended(answer.how_it_ended, stats)
+        how = CANCELLED if answer is None else answer.how_it_ended
         raise
     except BaseException as error:
-        log.failed(error, stats)
+        how = error_word(error)
         raise
-    else:
-        log.ended(answer.how_it_ended, stats)
     finally:
-        answer.close()
+        if answer is not None:
+            answer.close()
+        if log.stats is not None:
+            log.num_tokens = log.stats.completion_tokens
+        log.end(how)

@@ -34,7 +34,7 @@ from tests.draft.played import (
 def lines(caplog: pytest.LogCaptureFixture) -> Any:
     """The lines about answers so far, at the level that a node shows by default."""
     caplog.set_level(logging.INFO)
-    names = ("draft_node.answer_log",)
+    names = ("anydraft.rpc.answer_log",)
     return lambda: [r.getMessage() for r in caplog.records if r.name in names]
 
 
