@@ -47,10 +47,10 @@ class GenerationService(GenerationServiceServicer):
         self, request: GenerateRequest, context: Context
     ) -> AsyncIterator[GenerateResponse]:
         if self.drafting is None:
-            AnswerLog().end("ASSISTANT_LOADING")
+            AnswerLog().end("MODEL_LOADING")
             raise UnavailableError(
                 "This draft node is still loading its assistant. Wait until it is ready.",
-                reason="ASSISTANT_LOADING",
+                reason="MODEL_LOADING",
             )
         answer = AssistedAnswer(
             self._channel, self._address, self.drafting, timeout_s=context.time_remaining()

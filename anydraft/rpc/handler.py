@@ -73,7 +73,7 @@ def unary_handler(method: _Method) -> _Method:
 
 
 async def write(context: Context, response: Any) -> None:
-    """Sends `response`. Raises asyncio.CancelledError when the caller left or the call was ended."""
+    """Sends `response`; asyncio.CancelledError when the caller left, or the call was ended."""
     call = current_call.get(None)
     try:
         if call is not None:

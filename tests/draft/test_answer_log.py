@@ -112,7 +112,7 @@ async def test_a_node_that_loads(tokenizer: TextTokenizer, lines: Any) -> None:
     node = DraftNode("127.0.0.1:9", "127.0.0.1:0")
     async with dial(await node.start()) as channel:
         await generate(channel)
-        assert (await until_said(lines)).startswith("answer refused: ASSISTANT_LOADING, after ")
+        assert (await until_said(lines)).startswith("answer refused: MODEL_LOADING, after ")
     await node.stop()
 
 
