@@ -11,8 +11,6 @@ import math
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-import numpy as np
-
 from anydraft.errors import UnsupportedModelError
 
 ROPE_TENSORS = (
@@ -44,6 +42,8 @@ def obey_rope(keys: Keys, config: Any, factors: Mapping[str, Any]) -> None:
 
     `factors` are tensors of ROPE_TENSORS, by name. Raises UnsupportedModelError.
     """
+    import numpy as np
+
     by_kind = getattr(config, "rope_parameters", None)
     base = keys.take("rope.freq_base", _DEFAULT_BASE)
     sliding_base = keys.take("rope.freq_base_swa")
@@ -131,6 +131,8 @@ def _llama3(config: Any, rope: dict[str, Any], factors: Any) -> dict[str, Any]:
 
     Raises UnsupportedModelError unless they come out within 1e-5.
     """
+    import numpy as np
+
     if np.all(factors == 1):
         return {}
     width = int(_head_size(config) * rope.get("partial_rotary_factor", 1.0))
@@ -155,6 +157,8 @@ def _candidates(frequencies: Any, factors: Any) -> list[dict[str, Any]]:
     Between the two wavelengths, 1 / factor is linear in the frequency: two points decide its slope
     and height. Only the ratios of length, low and high count, so low is taken as 1.
     """
+    import numpy as np
+
     factor = float(factors.max())
     candidates = [{"factor": factor, **_LLAMA3}]
     between = (factors > 1 + _TOLERANCE) & (factors < factor * (1 - _TOLERANCE))
@@ -180,6 +184,8 @@ def _candidates(frequencies: Any, factors: Any) -> list[dict[str, Any]]:
 
 def _scaled(frequencies: Any, scaling: dict[str, Any]) -> Any:
     """transformers' `_compute_llama3_parameters`, in double precision."""
+    import numpy as np
+
     factor, low, high = (scaling[key] for key in ("factor", "low_freq_factor", "high_freq_factor"))
     if high <= low:
         return frequencies
