@@ -5,9 +5,14 @@ BIN    := $(VENV)/bin
 # What `make demo` needs, and that with the tools of the developers.
 USE    := $(VENV)/.installed-use
 DEV    := $(VENV)/.installed-dev
-PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check
-INSTALL = $(PIP) --upgrade "pip>=25" && $(PIP) -c constraints.txt -e
+PIP    := $(BIN)/python -m pip install --disable-pip-version-check
+# Of what pip says, only what is fetched and how large it is; errors come on stderr, all of them.
+SAY    := awk '/^ *Downloading /{print "  " $$2 " " $$3 " " $$4; fflush()}'
+INSTALL = $(PIP) --quiet --upgrade "pip>=25" && $(PIP) --progress-bar off -c constraints.txt -e
 
+# bash, for a failed pip should not hide behind SAY.
+SHELL := bash
+.SHELLFLAGS := -o pipefail -c
 .DEFAULT_GOAL := help
 .PHONY: help demo test lint types contract stubs clean
 
@@ -21,15 +26,17 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(USE): pyproject.toml constraints.txt | $(BIN)/python
-	$(INSTALL) ".[cli,draft,export,verify]"
+	@echo "installing torch, transformers and ONNX Runtime into $(VENV) (some minutes, once)"
+	@$(INSTALL) ".[cli,draft,export,verify]" | $(SAY)
 	@touch $@
 
 $(DEV): pyproject.toml constraints.txt | $(BIN)/python
-	$(INSTALL) ".[dev]"
+	@echo "installing everything, with the developers' tools, into $(VENV) (some minutes, once)"
+	@$(INSTALL) ".[dev]" | $(SAY)
 	@touch $(USE) $@
 
 demo: $(USE)
-	$(BIN)/anydraft demo
+	@$(BIN)/anydraft demo
 
 test: $(DEV)
 	$(BIN)/python -m pytest

@@ -33,12 +33,14 @@ if TYPE_CHECKING:
         DeadlineExceededError,
         FailedPreconditionError,
         InternalError,
+        InvalidFieldError,
         InvalidRequestError,
         NotFoundError,
         ResourceExhaustedError,
         UnavailableError,
         UnsupportedModelError,
     )
+    from anydraft.reasons import Reason
 
     __version__: str
 
@@ -55,8 +57,10 @@ __all__ = [
     "GenerateOptions",
     "GenerationResult",
     "InternalError",
+    "InvalidFieldError",
     "InvalidRequestError",
     "NotFoundError",
+    "Reason",
     "ResourceExhaustedError",
     "ServerInfo",
     "Stats",
@@ -75,10 +79,15 @@ def __getattr__(name: str) -> Any:
     if name == "__version__":
         value = import_module("anydraft.version").VERSION
     else:
-        module = "anydraft.errors" if name.endswith("Error") else "anydraft.client"
-        value = getattr(import_module(module), name)
+        value = getattr(import_module(_home(name)), name)
     globals()[name] = value
     return value
+
+
+def _home(name: str) -> str:
+    if name == "Reason":
+        return "anydraft.reasons"
+    return "anydraft.errors" if name.endswith("Error") else "anydraft.client"
 
 
 def __dir__() -> list[str]:

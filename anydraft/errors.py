@@ -2,6 +2,7 @@
 
     AnydraftError
     ├── InvalidRequestError      a value is out of range, a prompt is empty      INVALID_ARGUMENT
+    │   └── InvalidFieldError        one named field of the request is at fault
     ├── NotFoundError            no such model, file or session                  NOT_FOUND
     ├── FailedPreconditionError  wrong model, revision, hash, tokenizer files    FAILED_PRECONDITION
     │   └── UnsupportedModelError    a model that cannot be served exactly
@@ -12,10 +13,12 @@
     └── InternalError            a fault of ours                                 INTERNAL
 
 Every message says what is wrong and what to do about it. `reason` is the UPPER_SNAKE word that
-travels in `google.rpc.ErrorInfo`, for programs.
+travels in `google.rpc.ErrorInfo`, for programs; `anydraft.reasons` lists them all.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 import grpc
 
@@ -32,9 +35,28 @@ class AnydraftError(Exception):
         self.retry_after_s = retry_after_s
         """When trying again may help, in seconds; None when it will not help by itself."""
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # An exception is otherwise made again from `args`, which holds no keyword arguments.
+        return _revive, (type(self), self.args), self.__dict__
+
 
 class InvalidRequestError(AnydraftError):
     status = grpc.StatusCode.INVALID_ARGUMENT
+
+
+class InvalidFieldError(InvalidRequestError):
+    """One field is at fault; `field` is its path, such as "sampling.top_p"."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        field: str,
+        reason: str,
+        retry_after_s: float | None = None,
+    ) -> None:
+        super().__init__(message, reason=reason, retry_after_s=retry_after_s)
+        self.field = field
 
 
 class NotFoundError(AnydraftError):
@@ -67,3 +89,8 @@ class DeadlineExceededError(AnydraftError):
 
 class InternalError(AnydraftError):
     status = grpc.StatusCode.INTERNAL
+
+
+def _revive(cls: type[AnydraftError], args: tuple[Any, ...]) -> AnydraftError:
+    """What `pickle` and `copy` begin with; the attributes follow by themselves."""
+    return cls.__new__(cls, *args)

@@ -6,85 +6,154 @@ import argparse
 import asyncio
 import sys
 from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING
 
 from anydraft.errors import AnydraftError
-from anydraft.rpc.address import parse_listen, parse_target
+from anydraft.extras import needs_extra
+from anydraft.flags import (
+    EXIT_BAD_INPUT,
+    Parser,
+    listen_address,
+    number,
+    positive_int,
+    seconds,
+    server_address,
+    whole_number,
+)
+from anydraft.rpc.loading import end_process
 from anydraft.rpc.logs import add_log_level_flag, set_up_logging
-from draft_node.lifecycle import DraftNode
-from draft_node.load import ENGINES, DraftSettings, LoadedDrafter, load_drafter
+
+if TYPE_CHECKING:
+    from draft_node.load import DraftSettings
 
 
 def parser() -> argparse.ArgumentParser:
+    from draft_node.load import ENGINES, MIN_CONTEXT_TOKENS, DraftSettings
+
     defaults = DraftSettings(engine="lookup")
-    p = argparse.ArgumentParser(
+    p = Parser(
         prog="anydraft-draft",
         description="Serve answers of a verify node, faster, by drafting them with a small model.",
     )
-    p.add_argument("--model", help="assistant: a name, Hub id or folder (anydraft models list)")
-    p.add_argument(
-        "--verify", default="127.0.0.1:50051", metavar="HOST:PORT", help="the verify node to dial"
+    flag = p.add_argument
+    flag("--model", help="assistant: a name, Hub id or folder (anydraft models list)")
+    flag(
+        "--verify",
+        type=server_address,
+        default="127.0.0.1:50051",
+        metavar="HOST:PORT",
+        help="the verify node to dial",
     )
-    p.add_argument(
-        "--listen", default="127.0.0.1:50061", metavar="HOST:PORT", help="port 0 picks one"
+    flag(
+        "--listen",
+        type=listen_address,
+        default="127.0.0.1:50061",
+        metavar="HOST:PORT",
+        help="port 0 picks one",
     )
-    p.add_argument("--engine", choices=ENGINES, default="onnx", help="what runs the assistant")
-    p.add_argument("--precision", default=defaults.precision, help="of the ONNX file")
-    p.add_argument("--threads", type=int, metavar="N", help="cores for drafting (default: all)")
-    p.add_argument("--device-map", help='torch engine: "cpu", "cuda:0", "auto", ...')
-    p.add_argument(
+    flag("--engine", choices=ENGINES, default="onnx", help="what runs the assistant")
+    flag("--precision", default=defaults.precision, help="of the ONNX file: int4, int8 or fp32")
+    flag("--threads", type=positive_int, metavar="N", help="cores for drafting (default: all)")
+    flag(
+        "--device-map",
+        help='torch engine: "cpu", "cuda:0", "auto", ... (default: a GPU if there is one)',
+    )
+    flag(
         "--max-draft",
-        type=int,
+        type=positive_int,
         default=defaults.max_draft,
         metavar="N",
-        help="pieces drafted ahead of the committed text, at most (default: %(default)s)",
+        help="pieces drafted ahead of the committed text, at most",
     )
-    p.add_argument(
+    flag(
         "--min-confidence",
-        type=float,
+        type=number(0, 1, otherwise="where 0 drafts on whatever comes"),
         default=defaults.min_confidence,
         metavar="P",
-        help="a piece less likely than this ends its draft (default: %(default)s)",
+        help="a piece less likely than this ends its draft",
     )
-    p.add_argument("--no-lookup", action="store_true", help="draft with the assistant only")
-    p.add_argument("--grace", type=float, default=10.0, metavar="SECONDS", help="to finish on exit")
+    flag(
+        "--max-context",
+        type=whole_number(MIN_CONTEXT_TOKENS),
+        default=defaults.max_context_tokens,
+        metavar="TOKENS",
+        help="of the assistant: how much of a text it sees, which costs memory in each session",
+    )
+    flag(
+        "--trust-remote-code",
+        action="store_true",
+        help="run code that comes with the assistant (default: never)",
+    )
+    flag("--no-lookup", action="store_true", help="draft with the assistant only")
+    flag(
+        "--lookup-meanwhile",
+        action="store_true",
+        help="be ready at once, with prompt lookup, while the assistant is fetched and loaded; go "
+        "on with it if that fails",
+    )
+    flag(
+        "--grace",
+        type=seconds(),
+        default=10.0,
+        metavar="SECONDS",
+        help="for open answers when the node is told to stop",
+    )
+    flag("unexpected", nargs="*", help=argparse.SUPPRESS)
     add_log_level_flag(p)
     return p
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    args = parser().parse_args(argv)
-    set_up_logging(args.log_level)
     try:
-        # Before the model is fetched: a typing error should show at once.
-        parse_target(args.verify)
-        parse_listen(args.listen)
-        settings = _settings(args)
-        return asyncio.run(_serve(load_drafter(settings), settings, args))
+        with needs_extra("draft"):
+            return _run(argv)
     except AnydraftError as error:
         print(f"anydraft-draft: {error}", file=sys.stderr)  # noqa: T201
-        return 2
+        return EXIT_BAD_INPUT
     except KeyboardInterrupt:
         return 130
 
 
+def _run(argv: Sequence[str] | None) -> int:
+    commands = parser()
+    args = commands.parse_args(argv)
+    if args.unexpected:
+        word = args.unexpected[0]
+        commands.error(f"{word!r} belongs to no flag: the assistant is given as --model {word}")
+    set_up_logging(args.log_level)
+    return end_process(asyncio.run(_serve(_settings(args), args)))
+
+
 def _settings(args: argparse.Namespace) -> DraftSettings:
+    from draft_node.load import DraftSettings
+
     return DraftSettings(
         model=args.model,
         engine=args.engine,
         precision=args.precision,
         threads=args.threads,
         device_map=args.device_map,
+        trust_remote_code=args.trust_remote_code,
         lookup=not args.no_lookup,
+        lookup_meanwhile=args.lookup_meanwhile,
         max_draft=args.max_draft,
         min_confidence=args.min_confidence,
+        max_context_tokens=args.max_context,
     )
 
 
-async def _serve(loaded: LoadedDrafter, settings: DraftSettings, args: argparse.Namespace) -> int:
-    node = DraftNode(loaded, args.verify, args.listen, max_draft=settings.max_draft)
+async def _serve(settings: DraftSettings, args: argparse.Namespace) -> int:
+    from draft_node.lifecycle import DraftNode
+    from draft_node.load import load_drafter, load_lookup
+
+    node = DraftNode(args.verify, args.listen, max_draft=settings.max_draft)
     try:
+        # Before the assistant is fetched: a port that is taken should show at once.
         await node.start()
-        await node.run_until_signal(args.grace)
+        meanwhile = load_lookup() if settings.lookup_meanwhile else None
+        load = partial(load_drafter, settings)
+        await node.run_until_signal(load, args.grace, meanwhile=meanwhile)
     finally:
         await node.stop()
     return 0

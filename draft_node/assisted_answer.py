@@ -18,9 +18,11 @@ from anydraft.v1.prompt_pb2 import GenerationSpec
 from anydraft.v1.result_pb2 import Finished
 from anydraft.v1.verification_pb2 import Close, Draft, Open, Verdict, VerifyRequest, VerifyResponse
 from anydraft.version import PROTOCOL_REVISION
+from draft_node.answer_log import CANCELLED, AnswerLog, finish_word
 from draft_node.drafters.base import Drafter
 from draft_node.drafting_loop import DEFAULT_MAX_DRAFT, DraftingLoop
 from draft_node.drafting_thread import DraftingThread
+from draft_node.response_buffer import ResponseBuffer
 from draft_node.verify_call import VerifyCall
 
 _log = logging.getLogger(__name__)
@@ -52,52 +54,86 @@ class AssistedAnswer:
         self._drafting = drafting
         self._call = VerifyCall(channel, timeout_s)
         self._loop: DraftingLoop | None = None
+        self._buffer = ResponseBuffer()
+        self._log = AnswerLog()
         self._drafts: asyncio.Task[None] | None = None
+        self._reading: asyncio.Task[None] | None = None
+        self._is_open = False
+        """Whether the verify node may have a session that it must be told to end."""
         self._half_closed = False
-        self._finished = False
         self._closing = False
+        self._finished = False
 
     async def responses(self, spec: GenerationSpec) -> AsyncIterator[GenerateResponse]:
         """Up to `finished`. Raises what the verify node raised, and UnavailableError when it is not
         there or goes away."""
         self._start_drafting(spec)
-        try:
-            while (response := await self._call.read()) is not None:
-                self._finished = response.HasField("finished")
-                if (mine := self._translate(response)) is not None:
-                    yield mine
-                if self._finished:
-                    return
-        except grpc.RpcError as error:
-            raise self._explain(error) from error
-        raise UnavailableError(
-            f"The verify node {self._address} ended the answer before it was finished. Ask again.",
-            reason="ANSWER_CUT_SHORT",
-        )
+        self._drafts = asyncio.create_task(self._draft(spec))
+        self._reading = asyncio.create_task(self._read())
+        while (response := await self._buffer.get()) is not None:
+            yield response
 
     async def close(self) -> None:
-        """Ends the session on the verify node as well. Idempotent."""
-        if not self._finished and not self._call.done:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_CLOSE_TIMEOUT_S):
-                    await self._say_goodbye()
-        await self._call.cancel()
-        if self._drafts is not None:
-            self._drafts.cancel()
-            await asyncio.gather(self._drafts, return_exceptions=True)
+        """Ends the session on the verify node as well. Idempotent.
+
+        What the session holds here is given back even when this is cancelled.
+        """
+        self._closing = True
+        self._buffer.discard()
+        self._stop_drafting()
+        try:
+            if self._is_open and not self._call.done:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(_CLOSE_TIMEOUT_S):
+                        await self._say_goodbye()
+        finally:
+            self._call.cancel()
+            self._end_log(CANCELLED)
+            tasks = [task for task in (self._drafts, self._reading) if task is not None]
+            for task in tasks:
+                task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _say_goodbye(self) -> None:
         """Without a Close, the verify node would take the drafter for lost, and wait for it."""
-        self._closing = True
-        if self._loop is not None:
-            self._loop.stop()
-        if self._drafts is not None:
-            await asyncio.shield(self._drafts)
-        if self._half_closed or not await self._call.write(VerifyRequest(close=Close())):
+        if self._half_closed or self._reading is None:
             return
-        with contextlib.suppress(grpc.RpcError):
-            while await self._call.read() is not None:
-                pass
+        if await self._call.write(VerifyRequest(close=Close())):
+            await asyncio.wait({self._reading})
+
+    async def _read(self) -> None:
+        """Moves what the verify node says into the buffer, at the verify node's pace."""
+        error: Exception | None = None
+        try:
+            while not self._finished and (response := await self._call.read()) is not None:
+                await self._take(response)
+            if not self._finished:
+                error = self._cut_short()
+        except grpc.RpcError as failed:
+            error = self._explain(failed)
+        except Exception as fault:  # the reader must hear of it, whatever it is
+            error = fault
+        if error is not None and not self._closing:
+            self._stop_drafting()
+            self._end_log(error.reason if isinstance(error, AnydraftError) else repr(error))
+        self._buffer.end(error)
+
+    async def _take(self, response: VerifyResponse) -> None:
+        self._log.hear(response)
+        if response.HasField("finished"):
+            self._finished, self._is_open = True, False
+            # Nothing is left to draft, however long the reader takes with what is in the buffer.
+            self._stop_drafting()
+            self._end_log(finish_word(response.finished.reason))
+        if (mine := self._translate(response)) is not None:
+            await self._buffer.put(mine)
+
+    def _stop_drafting(self) -> None:
+        if self._loop is not None:
+            self._loop.close()
+
+    def _end_log(self, how: str) -> None:
+        self._log.end(how, sent_pieces=self._loop.sent_pieces if self._loop else 0)
 
     def _start_drafting(self, spec: GenerationSpec) -> None:
         try:
@@ -109,12 +145,11 @@ class AssistedAnswer:
             )
         except Exception:  # whatever a drafter dies of, the answer does not need it
             _log.warning("no drafts for this answer: the drafter failed", exc_info=True)
-        self._drafts = asyncio.create_task(self._draft(spec))
 
     async def _draft(self, spec: GenerationSpec) -> None:
         opening = Open(protocol_revision=PROTOCOL_REVISION, spec=spec)
-        alive = await self._call.write(VerifyRequest(open=opening))
-        if alive and self._loop is not None:
+        self._is_open = await self._call.write(VerifyRequest(open=opening))
+        if self._is_open and self._loop is not None:
             await self._loop.run()
         if not self._closing:
             # No drafts will come any more: the verifier must not wait for them.
@@ -148,6 +183,12 @@ class AssistedAnswer:
         stats.sent_bytes = self._call.sent_bytes
         stats.received_bytes = self._call.received_bytes
         return finished
+
+    def _cut_short(self) -> UnavailableError:
+        return UnavailableError(
+            f"The verify node {self._address} ended the answer before it was finished. Ask again.",
+            reason="TRUNCATED_STREAM",
+        )
 
     def _explain(self, error: grpc.RpcError) -> AnydraftError:
         mine = from_rpc_error(error, address=f"the verify node {self._address}")

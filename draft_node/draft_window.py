@@ -8,8 +8,12 @@ from __future__ import annotations
 import math
 from itertools import islice
 
+from anydraft.errors import InternalError
 from anydraft.v1.verification_pb2 import Draft, DraftPiece
 from draft_node.drafters.base import Piece
+
+_MAX_PIECE_BYTES = 16 * 1024
+"""A message that exceeds gRPC's limit would end the call, and the answer with it."""
 
 
 class DraftWindow:
@@ -57,10 +61,11 @@ class DraftWindow:
         return total
 
     def push(self, piece: Piece) -> None:
+        """Raises InternalError for a piece that cannot be sent."""
         if piece.ends:
             self.ends = True
         else:
-            self._pieces.append((piece.text.encode(), piece.logprob))
+            self._pieces.append((_sendable_bytes(piece), min(piece.logprob, 0.0)))
 
     def commit(self, text: str) -> bool:
         """Text was committed. True when the draft holds and goes on behind it; False when it is
@@ -128,3 +133,18 @@ class DraftWindow:
         if size:
             piece, logprob = self._pieces[0]
             self._pieces[0] = (piece[size:], logprob)
+
+
+def _sendable_bytes(piece: Piece) -> bytes:
+    try:
+        data = piece.text.encode()
+    except UnicodeEncodeError:
+        problem = "is no text"
+    else:
+        if len(data) <= _MAX_PIECE_BYTES and math.isfinite(piece.logprob):
+            return data
+        problem = f"has {len(data)} bytes and the log-probability {piece.logprob}"
+    raise InternalError(
+        f"A drafter's piece {problem}. Report this as a bug of that drafter.",
+        reason="DRAFTER_FAILED",
+    )

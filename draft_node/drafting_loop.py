@@ -24,8 +24,8 @@ _MIN_REACH = 0.1
 
 
 class DraftingLoop:
-    """Belongs to one event loop. `opened` and `verdict` are told what the verifier said; `run`
-    drafts and sends.
+    """Belongs to one event loop, and owns its stream. `opened` and `verdict` are told what the
+    verifier said; `run` drafts and sends; `close` in the end, whether or not it ran.
 
     Verdicts wait until the step at hand is done, because what it drafts belongs to the text that
     was known when it began; so nothing that agrees is ever drafted twice.
@@ -51,7 +51,7 @@ class DraftingLoop:
         self._woken = asyncio.Event()
         self._credit: int | None = None
         self._flush = False
-        self._stopped = False
+        self._closed = False
         self._silent_at: int | None = None
         """The committed text to which the drafter had nothing to add, by its length."""
         self._waiting_since: tuple[int, float] | None = None
@@ -64,24 +64,31 @@ class DraftingLoop:
         self._woken.set()
 
     def verdict(self, verdict: Verdict) -> None:
-        self._verdicts.append(verdict)
-        self._woken.set()
+        if not self._closed:
+            self._verdicts.append(verdict)
+            self._woken.set()
 
-    def stop(self) -> None:
-        """Makes `run` return after the step at hand."""
-        self._stopped = True
-        self._woken.set()
+    def close(self) -> None:
+        """Makes `run` return after the step at hand, behind which the stream is closed. Waits for
+        neither, so that nothing can come between. Idempotent."""
+        if not self._closed:
+            self._closed = True
+            self._woken.set()
+            self._worker.post(self._stream.close)
 
     async def run(self) -> None:
-        """Until it is stopped or cancelled. Also returns when nobody listens any more, and when
-        drafting failed, which is logged: an answer does not depend on drafts."""
+        """Until `close`, or cancelled. Also returns when nobody listens any more, and when drafting
+        failed, which is logged: an answer does not depend on drafts."""
         try:
-            while not self._stopped and await self._turn():
+            while not self._closed and await self._turn():
                 pass
         except AnydraftError as error:
             _log.warning("drafting stopped, the answer goes on without drafts: %s", error)
         except Exception:
             _log.warning("drafting failed, the answer goes on without drafts", exc_info=True)
+        finally:
+            # Nobody drafts from here on: what the stream holds is not kept until the answer ends.
+            self.close()
 
     async def _turn(self) -> bool:
         while self._verdicts:

@@ -1,91 +1,134 @@
-"""A draft node's life: listen, say so, serve until told to stop."""
+"""A draft node's life: listen, load the assistant, say so, serve until told to stop."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
+from typing import Any
 
 import grpc.aio
 
-from anydraft.rpc.channel import dial
+from anydraft.rpc.channel import KEEP_ALIVE, KeepAlive, dial
+from anydraft.rpc.loading import load_aside
 from anydraft.rpc.server import NodeServer
 from anydraft.v1 import generation_pb2, server_pb2
 from anydraft.v1.generation_pb2_grpc import add_GenerationServiceServicer_to_server
-from anydraft.v1.server_pb2 import NODE_ROLE_DRAFT, ServerInfo
 from anydraft.v1.server_pb2_grpc import add_ServerServiceServicer_to_server
-from anydraft.version import PROTOCOL_REVISION, VERSION
 from draft_node.assisted_answer import Drafting
 from draft_node.drafting_loop import DEFAULT_MAX_DRAFT
 from draft_node.drafting_thread import DraftingThread
 from draft_node.load import LoadedDrafter
 from draft_node.services import GenerationService, ServerService
+from draft_node.verify_watch import VerifyWatch
 
 _log = logging.getLogger(__name__)
 
-SERVICES = (
-    generation_pb2.DESCRIPTOR.services_by_name["GenerationService"].full_name,
-    server_pb2.DESCRIPTOR.services_by_name["ServerService"].full_name,
-)
+_GENERATION = generation_pb2.DESCRIPTOR.services_by_name["GenerationService"].full_name
+_SERVER = server_pb2.DESCRIPTOR.services_by_name["ServerService"].full_name
 
 
 class DraftNode:
-    """Build it inside the event loop that will run it. The verify node may come later."""
+    """Build it inside the event loop that will run it. Drafter and verify node may come later;
+    health of `GenerationService` says when both are there."""
 
     def __init__(
         self,
-        loaded: LoadedDrafter,
         verify: str,
         listen: str,
         *,
         max_draft: int = DEFAULT_MAX_DRAFT,
+        keep_alive: KeepAlive = KEEP_ALIVE,
     ) -> None:
         """Raises InvalidRequestError when `verify` or `listen` is not HOST:PORT."""
-        self._loaded = loaded
         self._verify = verify
         self._address = listen
-        self._server = NodeServer(listen)
-        self._channel: grpc.aio.Channel = dial(verify)
+        self._max_draft = max_draft
+        self._server = NodeServer(listen, keep_alive=keep_alive)
+        self._channel: grpc.aio.Channel = dial(verify, keep_alive)
         self._worker = DraftingThread()
-        drafting = Drafting(loaded.drafter, self._worker, max_draft)
-        generation = GenerationService(self._channel, verify, drafting)
-        add_GenerationServiceServicer_to_server(generation, self._server.server)
-        add_ServerServiceServicer_to_server(ServerService(self._info()), self._server.server)
+        self._watch = VerifyWatch(self._channel, verify, self._tell_health)
+        self._watching: asyncio.Task[None] | None = None
+        self._generation = GenerationService(self._channel, verify)
+        self._about = ServerService(self._watch, verify)
+        add_GenerationServiceServicer_to_server(self._generation, self._server.server)
+        add_ServerServiceServicer_to_server(self._about, self._server.server)
 
     async def start(self) -> str:
-        """Serves; returns the bound "host:port". FailedPreconditionError when it is taken."""
+        """Listens and looks for the verify node; returns the bound "host:port".
+        FailedPreconditionError when it is taken."""
         self._address = await self._server.start()
-        await self._server.set_ready(SERVICES)
+        await self._server.set_ready([_SERVER])
+        self._watching = asyncio.create_task(self._watch.run())
         return self._address
 
-    async def run_until_signal(self, grace_s: float) -> None:
-        """Says that it is ready, and serves until SIGTERM or SIGINT; open answers then get
-        `grace_s` seconds to finish."""
+    async def serve(self, loaded: LoadedDrafter) -> None:
+        """New answers are drafted by this one from now on."""
+        self._generation.drafting = Drafting(loaded.drafter, self._worker, self._max_draft)
+        self._about.loaded = loaded
+        await self._tell_health()
+
+    async def run_until_signal(
+        self,
+        load: Callable[[], LoadedDrafter],
+        grace_s: float,
+        *,
+        meanwhile: LoadedDrafter | None = None,
+    ) -> None:
+        """Loads, says that it is ready, and serves until SIGTERM or SIGINT; open answers then get
+        `grace_s` seconds to finish. A signal does not wait for `load`.
+
+        Raises what `load` raises. With `meanwhile`, that one drafts until `load` is done, and for
+        good when it fails.
+        """
         serving = asyncio.create_task(self._server.run_until_signal(grace_s))
         # It has its signal handlers then: who reads "ready" may stop the node at once.
         await asyncio.sleep(0)
-        _log.info(
-            "anydraft-draft ready on %s (model %s, engine %s, verify %s)",
-            self._address,
-            self._loaded.model,
-            self._loaded.engine,
-            self._verify,
-        )
-        await serving
+        try:
+            if meanwhile is not None:
+                await self._serve_and_say(meanwhile)
+            _log.info("listening on %s, loading the assistant", self._address)
+            loading = load_aside(load)
+            first: set[asyncio.Future[Any]] = {serving, loading}
+            await asyncio.wait(first, return_when=asyncio.FIRST_COMPLETED)
+            if loading.done():
+                await self._take(loading, meanwhile)
+            await serving
+        finally:
+            # Ends `serving` as well, which cannot be cancelled: it waits inside gRPC.
+            await self._server.stop(0.0)
+            await serving
 
     async def stop(self, grace_s: float = 0.0) -> None:
         """Stops and frees everything. Idempotent."""
+        if self._watching is not None:
+            self._watching.cancel()
         await self._server.stop(grace_s)
         await self._channel.close()
         self._worker.close()
 
-    def _info(self) -> ServerInfo:
-        return ServerInfo(
-            role=NODE_ROLE_DRAFT,
-            model=self._loaded.model,
-            version=VERSION,
-            protocol_revision=PROTOCOL_REVISION,
-            engine=self._loaded.engine,
-            context_tokens=self._loaded.context_tokens,
-            has_chat_template=self._loaded.has_chat_template,
-            verify_address=self._verify,
+    async def _take(
+        self, loading: asyncio.Future[LoadedDrafter], meanwhile: LoadedDrafter | None
+    ) -> None:
+        try:
+            loaded = loading.result()
+        except Exception as error:
+            if meanwhile is None:
+                raise
+            _log.warning("this node goes on with %s alone: %s", meanwhile.assistant, error)
+        else:
+            await self._serve_and_say(loaded)
+
+    async def _serve_and_say(self, loaded: LoadedDrafter) -> None:
+        await self.serve(loaded)
+        _log.info(
+            "anydraft-draft ready on %s (assistant %s, engine %s, verify %s)",
+            self._address,
+            loaded.assistant,
+            loaded.engine,
+            self._verify,
         )
+
+    async def _tell_health(self) -> None:
+        is_ready = self._generation.drafting is not None and self._watch.is_good
+        await self._server.set_ready([_GENERATION], is_ready)

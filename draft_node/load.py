@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from anydraft.errors import FailedPreconditionError, InvalidRequestError
-from draft_node.drafters.assistant import DEFAULT_MIN_CONFIDENCE, AssistantDrafter
+from draft_node.drafters.assistant import (
+    DEFAULT_MAX_CONTEXT_TOKENS,
+    DEFAULT_MIN_CONFIDENCE,
+    AssistantDrafter,
+)
 from draft_node.drafters.base import Drafter
 from draft_node.drafters.combined import CombinedDrafter
 from draft_node.drafters.lookup import LookupDrafter
@@ -16,6 +21,8 @@ if TYPE_CHECKING:
     from anydraft.text.tokenizer import TextTokenizer
     from draft_node.engines.base import AssistantEngine
 
+MIN_CONTEXT_TOKENS = 64
+"""A window that holds less is no context to draft from."""
 ENGINES = ("onnx", "torch", "lookup")
 
 
@@ -31,12 +38,18 @@ class DraftSettings:
     """Cores that drafting may use; None for all that the process may."""
     device_map: str | None = None
     """Of the torch engine, as in transformers; None for a GPU if there is one."""
+    trust_remote_code: bool = False
+    """Whether code that comes with a model may run."""
     lookup: bool = True
     """Whether prompt lookup drafts where the text repeats itself."""
+    lookup_meanwhile: bool = False
+    """Whether prompt lookup drafts alone until the assistant is loaded."""
     max_draft: int = DEFAULT_MAX_DRAFT
     """Pieces drafted beyond the committed text, at most."""
     min_confidence: float = DEFAULT_MIN_CONFIDENCE
     """A piece less likely than this is the last of its draft."""
+    max_context_tokens: int = DEFAULT_MAX_CONTEXT_TOKENS
+    """How much of a text a session holds in the assistant's cache, at most."""
 
     def __post_init__(self) -> None:
         """Raises InvalidRequestError naming the flag that is wrong."""
@@ -46,8 +59,16 @@ class DraftSettings:
             raise _invalid(f"--engine {self.engine} needs an assistant: give one with --model")
         if self.engine == "lookup" and not self.lookup:
             raise _invalid("--engine lookup and --no-lookup leave no drafter: drop one of them")
+        if self.lookup_meanwhile and not self.lookup:
+            raise _invalid("--lookup-meanwhile drafts by lookup: drop --no-lookup")
+        if self.device_map is not None and self.engine != "torch":
+            raise _invalid(f"--device-map does nothing with --engine {self.engine}: drop it")
         if self.max_draft < 1:
             raise _invalid(f"--max-draft is {self.max_draft}: give at least 1")
+        if self.max_context_tokens < MIN_CONTEXT_TOKENS:
+            raise _invalid(
+                f"--max-context is {self.max_context_tokens}: give at least {MIN_CONTEXT_TOKENS}"
+            )
         if self.threads is not None and self.threads < 1:
             raise _invalid(f"--threads is {self.threads}: give at least 1")
         if not 0 <= self.min_confidence <= 1:
@@ -59,11 +80,10 @@ class LoadedDrafter:
     """A drafter and what others may know about it."""
 
     drafter: Drafter
-    model: str
-    """The assistant's name, or "prompt lookup"."""
+    assistant: str
+    """Its name, or "prompt lookup"."""
     engine: str
-    context_tokens: int | None
-    has_chat_template: bool | None
+    """How it is run, for people."""
 
 
 def load_drafter(settings: DraftSettings) -> LoadedDrafter:
@@ -72,23 +92,30 @@ def load_drafter(settings: DraftSettings) -> LoadedDrafter:
     Raises what `anydraft.models`, the engine and the tokenizer raise.
     """
     if settings.engine == "lookup":
-        lookup = LookupDrafter()
-        return LoadedDrafter(lookup, "prompt lookup", lookup.description, None, None)
+        return load_lookup()
     if settings.model is None:
         raise _invalid("an assistant is needed: give one with --model")
     load = _load_torch if settings.engine == "torch" else _load_onnx
     engine, tokenizer = load(settings.model, settings)
-    assistant = AssistantDrafter(engine, tokenizer, settings.min_confidence)
+    assistant = AssistantDrafter(
+        engine, tokenizer, settings.min_confidence, settings.max_context_tokens
+    )
     drafter: Drafter = assistant
     if settings.lookup:
         drafter = CombinedDrafter(assistant)
-    return LoadedDrafter(
-        drafter,
-        settings.model,
-        drafter.description,
-        engine.context_tokens,
-        tokenizer.chat_template is not None,
-    )
+    return LoadedDrafter(drafter, _public_name(settings.model), drafter.description)
+
+
+def load_lookup() -> LoadedDrafter:
+    """Prompt lookup alone, which is ready at once."""
+    lookup = LookupDrafter()
+    return LoadedDrafter(lookup, "prompt lookup", lookup.description)
+
+
+def _public_name(model: str) -> str:
+    """Clients need not know where on this machine a folder lies."""
+    path = Path(model).expanduser()
+    return path.resolve().name if path.exists() else model
 
 
 def _load_onnx(model: str, settings: DraftSettings) -> tuple[AssistantEngine, TextTokenizer]:
@@ -96,13 +123,20 @@ def _load_onnx(model: str, settings: DraftSettings) -> tuple[AssistantEngine, Te
         import onnxruntime  # noqa: F401
     except ImportError as error:
         raise _missing_package("onnxruntime", "draft") from error
-    from anydraft.models import resolve_assistant
+    from anydraft.models import resolve_assistant_files
     from anydraft.text.tokenizer import TextTokenizer
     from draft_node.engines.onnx import OnnxEngine
 
-    folder = resolve_assistant(model, precision=settings.precision)
-    engine = OnnxEngine(folder, precision=settings.precision, threads=settings.threads)
-    return engine, TextTokenizer.from_folder(folder)
+    files = resolve_assistant_files(
+        model, precision=settings.precision, trust_remote_code=settings.trust_remote_code
+    )
+    engine = OnnxEngine(
+        files.folder,
+        decoder=files.onnx_file,
+        precision=settings.precision,
+        threads=settings.threads,
+    )
+    return engine, TextTokenizer.from_folder(files.folder)
 
 
 def _load_torch(model: str, settings: DraftSettings) -> tuple[AssistantEngine, TextTokenizer]:
@@ -111,6 +145,7 @@ def _load_torch(model: str, settings: DraftSettings) -> tuple[AssistantEngine, T
     except ImportError as error:
         raise _missing_package("torch", "verify") from error
     from anydraft.models import load_dense, resolve_model
+    from anydraft.models.devices import require_device
     from anydraft.text.tokenizer import TextTokenizer
     from draft_node.engines.torch import TorchEngine
 
@@ -118,8 +153,12 @@ def _load_torch(model: str, settings: DraftSettings) -> tuple[AssistantEngine, T
         torch.set_num_threads(settings.threads)
     has_gpu = torch.cuda.is_available()
     device_map = settings.device_map or ("auto" if has_gpu else "cpu")
+    require_device(device_map)
     loaded, tokenizer = load_dense(
-        resolve_model(model), "auto" if device_map != "cpu" else torch.float32, device_map
+        resolve_model(model),
+        "auto" if device_map != "cpu" else torch.float32,
+        device_map,
+        trust_remote_code=settings.trust_remote_code,
     )
     return TorchEngine(loaded), TextTokenizer.from_transformers(tokenizer)
 

@@ -2,16 +2,32 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
+from contextlib import ExitStack, suppress
 
 import grpc.aio
 
+from anydraft.errors import UnavailableError
+from anydraft.rpc.calls import answering
 from anydraft.rpc.handler import stream_handler, unary_handler
 from anydraft.v1.generation_pb2 import GenerateRequest, GenerateResponse
 from anydraft.v1.generation_pb2_grpc import GenerationServiceServicer
-from anydraft.v1.server_pb2 import GetServerInfoRequest, GetServerInfoResponse, ServerInfo
+from anydraft.v1.server_pb2 import (
+    NODE_ROLE_DRAFT,
+    GetServerInfoRequest,
+    GetServerInfoResponse,
+    ServerInfo,
+)
 from anydraft.v1.server_pb2_grpc import ServerServiceServicer
+from anydraft.version import PROTOCOL_REVISION, VERSION
+from draft_node.answer_log import AnswerLog
 from draft_node.assisted_answer import AssistedAnswer, Drafting
+from draft_node.load import LoadedDrafter
+from draft_node.verify_watch import VerifyWatch
+
+_FIRST_LOOK_S = 2.0
+"""How long a question waits for the first news of the verify node."""
 
 Context = grpc.aio.ServicerContext[object, object]
 
@@ -19,32 +35,64 @@ Context = grpc.aio.ServicerContext[object, object]
 class GenerationService(GenerationServiceServicer):
     """`Generate`, by way of one Verify stream for each answer."""
 
-    def __init__(self, channel: grpc.aio.Channel, address: str, drafting: Drafting) -> None:
+    def __init__(self, channel: grpc.aio.Channel, address: str) -> None:
         """`address` is where `channel` leads, for error messages."""
         self._channel = channel
         self._address = address
-        self._drafting = drafting
+        self.drafting: Drafting | None = None
+        """What new answers are drafted with; None while it is loading."""
 
     @stream_handler
     async def Generate(  # noqa: N802
         self, request: GenerateRequest, context: Context
     ) -> AsyncIterator[GenerateResponse]:
+        if self.drafting is None:
+            AnswerLog().end("ASSISTANT_LOADING")
+            raise UnavailableError(
+                "This draft node is still loading its assistant. Wait until it is ready.",
+                reason="ASSISTANT_LOADING",
+            )
         answer = AssistedAnswer(
-            self._channel, self._address, self._drafting, timeout_s=context.time_remaining()
+            self._channel, self._address, self.drafting, timeout_s=context.time_remaining()
         )
-        try:
-            async for response in answer.responses(request.spec):
-                yield response
-        finally:
-            await answer.close()
+        with ExitStack() as opened:
+            try:
+                async for response in answer.responses(request.spec):
+                    if response.HasField("opened"):
+                        opened.enter_context(answering())
+                    yield response
+            finally:
+                await answer.close()
 
 
 class ServerService(ServerServiceServicer):
-    def __init__(self, info: ServerInfo) -> None:
-        self._info = info
+    """What this node is, and the target as its verify node describes it."""
+
+    def __init__(self, watch: VerifyWatch, verify_address: str) -> None:
+        self._watch = watch
+        self._verify_address = verify_address
+        self.loaded: LoadedDrafter | None = None
+        """None while it is loading."""
 
     @unary_handler
     async def GetServerInfo(  # noqa: N802
         self, request: GetServerInfoRequest, context: Context
     ) -> GetServerInfoResponse:
-        return GetServerInfoResponse(info=self._info)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_FIRST_LOOK_S):
+                await self._watch.first_look()
+        return GetServerInfoResponse(info=self._info())
+
+    def _info(self) -> ServerInfo:
+        info = ServerInfo()
+        if self._watch.info is not None:
+            # The target is the same on both nodes.
+            info.CopyFrom(self._watch.info)
+        info.role = NODE_ROLE_DRAFT
+        info.version = VERSION
+        info.protocol_revision = PROTOCOL_REVISION
+        info.verify_address = self._verify_address
+        info.engine = "loading" if self.loaded is None else self.loaded.engine
+        if self.loaded is not None:
+            info.assistant = self.loaded.assistant
+        return info

@@ -27,7 +27,7 @@ _STATUS_TIMEOUT_S = 0.2
 
 
 class VerifyCall:
-    """One reader, one writer, each at its own pace."""
+    """One reader and writers, each at its own pace."""
 
     def __init__(self, channel: grpc.aio.Channel, timeout_s: float | None) -> None:
         stub = cast("VerificationServiceAsyncStub", VerificationServiceStub(channel))
@@ -36,6 +36,7 @@ class VerifyCall:
         self._responses = aiter(self._call)
         self._reading: asyncio.Future[VerifyResponse | None] | None = None
         self._status: grpc.aio.AioRpcError | None = None
+        self._writing = asyncio.Lock()
         self.sent_bytes = 0
         self.received_bytes = 0
 
@@ -44,9 +45,10 @@ class VerifyCall:
         return bool(self._call.done())
 
     async def write(self, request: VerifyRequest) -> bool:
-        """False when the call is over; `read` tells why."""
+        """False when the call is over; `read` tells why. One at a time, in the order of calls."""
         try:
-            await self._call.write(request)
+            async with self._writing:
+                await self._call.write(request)
         except (grpc.RpcError, asyncio.InvalidStateError):
             return False
         self.sent_bytes += request.ByteSize()
@@ -69,11 +71,12 @@ class VerifyCall:
             self.received_bytes += response.ByteSize()
         return response
 
-    async def cancel(self) -> None:
+    def cancel(self) -> None:
         """Ends the call if it is not over. Idempotent."""
         self._call.cancel()
         if self._reading is not None:
-            await asyncio.gather(self._reading, return_exceptions=True)
+            # Nobody will ask what it read; asyncio complains of errors that nobody saw.
+            self._reading.add_done_callback(_see_error)
 
     def _remember_status(self, call: Any) -> None:
         # Runs as soon as there is a status, before a failed write can put its own in place.
@@ -96,6 +99,11 @@ class VerifyCall:
                 return self._status or found
             await asyncio.sleep(0.01)
         return found
+
+
+def _see_error(reading: asyncio.Future[Any]) -> None:
+    if not reading.cancelled():
+        reading.exception()
 
 
 def _result(waiting: Coroutine[Any, Any, _T]) -> _T:

@@ -57,7 +57,7 @@ def served(
     model: PreTrainedModel, tokenizer: TextTokenizer, *, cost: StepCost = FLAT_COST, **limits: int
 ) -> ServedModel:
     context = context_tokens(model, None)
-    facts = TargetFacts("test", context, VOCABULARY)
+    facts = TargetFacts("test", "float32", context, VOCABULARY)
     values = {"kv_tokens": 8192, "max_sessions": 16, "max_step_tokens": 64, **limits}
     target = Scheduler(choose_runner(model), cost, facts, SchedulerLimits(**values))
     return ServedModel("tiny", target, tokenizer, model.generation_config, context)
@@ -68,12 +68,14 @@ def verify_node(model: ServedModel) -> Iterator[str]:
     """Yields its address."""
 
     async def build() -> VerifyNode:
-        return VerifyNode(model, "127.0.0.1:0")
+        return VerifyNode("127.0.0.1:0")
 
     with loop_thread() as loop:
         node = loop.run(build())
         try:
-            yield loop.run(node.start())
+            address = loop.run(node.start())
+            loop.run(node.serve(model))
+            yield address
         finally:
             loop.run(node.stop())
 
@@ -83,12 +85,13 @@ def draft_node(drafter: Drafter, verify_address: str, **settings: int) -> Iterat
     """Yields its address."""
 
     async def build() -> DraftNode:
-        loaded = LoadedDrafter(drafter, "test drafter", "test", None, None)
-        return DraftNode(loaded, verify_address, "127.0.0.1:0", **settings)
+        return DraftNode(verify_address, "127.0.0.1:0", **settings)
 
     with loop_thread() as loop:
         node = loop.run(build())
         try:
-            yield loop.run(node.start())
+            address = loop.run(node.start())
+            loop.run(node.serve(LoadedDrafter(drafter, "test drafter", "test")))
+            yield address
         finally:
             loop.run(node.stop())

@@ -11,14 +11,16 @@ from transformers import PreTrainedModel
 
 from anydraft.errors import InvalidRequestError
 from anydraft.models import resolve_model
+from anydraft.models.devices import require_device
 from anydraft.models.loading import load_dense
 from anydraft.text.tokenizer import TextTokenizer
+from verify_node.check_defaults import check_defaults
+from verify_node.generation_defaults import not_obeyed
 from verify_node.runners.calibration import calibrate
 from verify_node.runners.context_limit import context_tokens
 from verify_node.runners.model_facts import vocabulary_size
 from verify_node.runners.packed_linear import pack_linears
 from verify_node.runners.proof import choose_runner
-from verify_node.sampling import unsupported_defaults
 from verify_node.scheduler import Scheduler, SchedulerLimits
 from verify_node.served_model import ServedModel
 from verify_node.target import TargetFacts
@@ -39,6 +41,8 @@ class LoadOptions:
     """A key of DTYPES, or "auto": fp32 on a CPU, what the checkpoint says on a GPU."""
     device_map: str | None = None
     """As in transformers: "cpu", "cuda:0", "auto" over several GPUs; None picks a GPU if any."""
+    trust_remote_code: bool = False
+    """Whether code that comes with the model may run."""
     max_context_tokens: int | None = None
     kv_tokens: int | None = None
     """None: as many as half of the free memory holds."""
@@ -53,20 +57,31 @@ def load(options: LoadOptions) -> ServedModel:
         torch.set_num_threads(options.threads)
     device_map = options.device_map or ("auto" if torch.cuda.is_available() else "cpu")
     dtype = _dtype(options.dtype, device_map)
+    require_device(device_map)
     files = resolve_model(options.model)
-    model, transformers_tokenizer = load_dense(files, dtype=dtype, device_map=device_map)
+    model, transformers_tokenizer = load_dense(
+        files, dtype=dtype, device_map=device_map, trust_remote_code=options.trust_remote_code
+    )
     tokenizer = TextTokenizer.from_transformers(transformers_tokenizer)
     num_ids = vocabulary_size(model)
     tokenizer.check_vocabulary(num_ids)
-    if ignored := unsupported_defaults(model.generation_config):
-        _log.warning("the model's generation_config asks for %s, which is ignored", ignored)
+    check_defaults(model.generation_config, num_ids)
+    if ignored := not_obeyed(model.generation_config):
+        _log.warning(
+            "the model's generation_config asks for %s, which this node does not do: answers are "
+            "those of the model without (docs/generation_config.md)",
+            ", ".join(ignored),
+        )
+    _log.info("proving that %s is served exactly", files.name)
     runner = choose_runner(model)
     num_packed = pack_linears(model)
+    _log.info("measuring what a step costs")
     cost = calibrate(runner, num_ids)
     context = context_tokens(model, options.max_context_tokens)
     facts = TargetFacts(
         description=f"{runner.name} {str(model.dtype).removeprefix('torch.')} on {model.device}"
         + (f", {num_packed} packed layers" if num_packed else ""),
+        dtype=str(model.dtype).removeprefix("torch."),
         context_tokens=context,
         vocabulary_size=num_ids,
     )
@@ -88,7 +103,8 @@ def _dtype(name: str, device_map: str) -> torch.dtype | str:
         return torch.float32 if device_map == "cpu" else "auto"
     if name not in DTYPES:
         raise InvalidRequestError(
-            f"--dtype {name} is unknown. Choose auto, {', '.join(DTYPES)}.", reason="UNKNOWN_DTYPE"
+            f"--dtype {name} is unknown. Choose auto, {', '.join(DTYPES)}.",
+            reason="PRECISION_UNKNOWN",
         )
     return DTYPES[name]
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from transformers import GenerationConfig
@@ -12,22 +15,35 @@ from anydraft.rpc.validation import validate_spec
 from anydraft.text.alignment import DraftAligner
 from anydraft.text.tokenizer import TextTokenizer
 from anydraft.v1.prompt_pb2 import GenerationSpec
-from verify_node.sampling import SamplingSettings
-from verify_node.session_text import AnswerLimits, Block, SessionText
+from verify_node.generation_defaults import GenerationDefaults
+from verify_node.sampling_settings import SamplingSettings
+from verify_node.session_text import AnswerLimits, SessionEvent, SessionText
 from verify_node.target import Target, TargetRequest, TargetSession
+
+_PROMPT_THREADS = 2
+"""A prompt takes a while to render and encode; a small one should not wait for a large one."""
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedAnswer:
+    """A request that was checked, encoded and resolved: ready to be given to the target."""
+
+    request: TargetRequest
+    limits: AnswerLimits
+
+    @property
+    def prompt_tokens(self) -> int:
+        return len(self.request.prompt_ids)
 
 
 @dataclass(frozen=True, slots=True)
 class OpenSession:
     text: SessionText
     target: TargetSession
-    seed: int
-    prompt_tokens: int
-    max_new_tokens: int
 
 
 class ServedModel:
-    """Thread-safe. Knows nothing of gRPC beyond the request message."""
+    """Knows nothing of gRPC beyond the request message. Close it to stop the target."""
 
     def __init__(
         self,
@@ -41,56 +57,83 @@ class ServedModel:
         self.target = target
         self.tokenizer = tokenizer
         self.context_tokens = context_tokens
-        self._defaults = defaults
+        self._defaults = GenerationDefaults.read(defaults)
         self._aligner = DraftAligner(tokenizer)
-        eos = defaults.eos_token_id
-        self._eos_ids = () if eos is None else tuple(eos if isinstance(eos, list) else [eos])
+        self._prompts = ThreadPoolExecutor(_PROMPT_THREADS, thread_name_prefix="prompts")
+        # One: the offers of a session must come in the order of its drafts.
+        self._alignments = ThreadPoolExecutor(1, thread_name_prefix="alignment")
 
-    def open(
-        self,
-        spec: GenerationSpec,
-        on_event: Callable[[Block | Exception], None],
-        *,
-        expects_drafts: bool,
-    ) -> OpenSession:
-        """Starts an answer. `on_event` is called on the target's thread with each block, or with
-        the error that ended the session.
+    async def prepare(self, spec: GenerationSpec, *, expects_drafts: bool) -> PreparedAnswer:
+        """Checks the request, and encodes its prompt off the event loop. Opens nothing, so it may
+        be cancelled at any time.
 
         Raises InvalidRequestError, FailedPreconditionError (another model is asked for),
-        ContextFullError (the prompt does not fit), ResourceExhaustedError (no room).
+        ContextFullError (the prompt does not fit).
         """
         validate_spec(spec)
         self._check_model(spec.model)
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._prompts, self._prepare, spec, expects_drafts)
+
+    def open(
+        self, prepared: PreparedAnswer, on_event: Callable[[SessionEvent], None]
+    ) -> OpenSession:
+        """Starts an answer; returns at once, and whatever happens next is told to `on_event`, on
+        the target's thread: first that there is room, then each block. An error ends it."""
+        texts: list[SessionText] = []
+
+        def listen(session: TargetSession) -> SessionText:
+            text = SessionText(
+                self.tokenizer,
+                self._aligner,
+                prepared.request.prompt_ids,
+                prepared.limits,
+                session,
+                on_event,
+                self._align_aside,
+            )
+            texts.append(text)
+            return text
+
+        session = self.target.open(prepared.request, listen)
+        return OpenSession(texts[0], session)
+
+    def close(self) -> None:
+        """Ends all sessions, and waits for the target's thread. Idempotent."""
+        self.target.close()
+        for threads in (self._prompts, self._alignments):
+            threads.shutdown(wait=False, cancel_futures=True)
+
+    def _align_aside(self, align: Callable[[], None]) -> None:
+        with contextlib.suppress(RuntimeError):  # closed meanwhile: nobody needs the draft
+            self._alignments.submit(align)
+
+    def _prepare(self, spec: GenerationSpec, expects_drafts: bool) -> PreparedAnswer:
         prompt_ids = tuple(self.tokenizer.encode_prompt(spec.prompt))
         self._check_prompt(prompt_ids)
         max_new_tokens = self._max_new_tokens(spec, len(prompt_ids))
-        sampling = SamplingSettings.resolve(spec.sampling, self._defaults, len(prompt_ids))
+        sampling = SamplingSettings.resolve(
+            spec.sampling, self._defaults, len(prompt_ids), max_new_tokens
+        )
         self._check_bias(sampling)
-        eos_ids = () if spec.stop.ignore_eos else self._eos_ids
+        eos_ids = () if spec.stop.ignore_eos else self._defaults.eos_ids
+        # The model's own stop strings end a turn as its ids do, whatever else the request stops at.
+        own_stops = () if spec.stop.ignore_eos else self._defaults.stop_strings
         limits = AnswerLimits(
             max_new_tokens=max_new_tokens,
             eos_ids=frozenset(eos_ids),
             end_id=eos_ids[0] if eos_ids else None,
-            stops=tuple(spec.stop.stop),
+            stops=(*spec.stop.stop, *own_stops),
         )
         request = TargetRequest(
             prompt_ids=prompt_ids,
             max_new_tokens=max_new_tokens,
             sampling=sampling,
-            eos_ids=self._eos_ids,
+            eos_ids=self._defaults.eos_ids,
             num_logprobs=spec.logprobs if spec.HasField("logprobs") else None,
             expects_drafts=expects_drafts,
         )
-        texts: list[SessionText] = []
-
-        def listen(session: TargetSession) -> SessionText:
-            texts.append(
-                SessionText(self.tokenizer, self._aligner, prompt_ids, limits, session, on_event)
-            )
-            return texts[0]
-
-        session = self.target.open(request, listen)
-        return OpenSession(texts[0], session, sampling.seed, len(prompt_ids), max_new_tokens)
+        return PreparedAnswer(request, limits)
 
     def _check_model(self, asked: str) -> None:
         if asked and asked != self.name:
@@ -104,7 +147,7 @@ class ServedModel:
         if not prompt_ids:
             raise InvalidRequestError(
                 "the prompt is empty for this model's tokenizer. Give it some text.",
-                reason="EMPTY_PROMPT",
+                reason="PROMPT_EMPTY",
             )
         # Some tokenizers have added tokens that their model has no embedding for.
         rows = self.target.facts.vocabulary_size
@@ -113,7 +156,7 @@ class ServedModel:
             raise InvalidRequestError(
                 f"the prompt contains the special token {text!r}, which this model does not know. "
                 "Leave it out.",
-                reason="TOKEN_NOT_IN_MODEL",
+                reason="PROMPT_TOKEN_UNKNOWN",
             )
 
     def _max_new_tokens(self, spec: GenerationSpec, prompt_tokens: int) -> int:
@@ -126,15 +169,21 @@ class ServedModel:
             )
         if spec.stop.HasField("max_new_tokens"):
             return min(spec.stop.max_new_tokens, left)
-        default = self._defaults.max_new_tokens
+        default = self._defaults.max_new_tokens_after(prompt_tokens)
+        if default is not None and default < 1:
+            raise ContextFullError(
+                f"the prompt has {prompt_tokens} tokens, and this model's generation_config leaves "
+                "no room for an answer behind it. Say max_new_tokens in the request.",
+                reason="PROMPT_TOO_LONG",
+            )
         return left if default is None else min(default, left)
 
     def _check_bias(self, sampling: SamplingSettings) -> None:
         size = self.target.facts.vocabulary_size
-        for token_id in sampling.logit_bias:
-            if not 0 <= token_id < size:
-                raise InvalidRequestError(
-                    f"sampling.logit_bias names id {token_id}, but this model's ids run from 0 to "
-                    f"{size - 1}. Use ids of the target's vocabulary.",
-                    reason="LOGIT_BIAS_OUT_OF_VOCABULARY",
-                )
+        token_id = max(sampling.logit_bias, default=0)
+        if token_id >= size:
+            raise InvalidRequestError(
+                f"sampling.logit_bias names id {token_id}, but this model's ids run from 0 to "
+                f"{size - 1}. Use ids of the target's vocabulary.",
+                reason="LOGIT_BIAS_OUT_OF_VOCABULARY",
+            )

@@ -3,175 +3,136 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import logging
 import uuid
 from collections.abc import AsyncIterator
 
 import grpc
 
-from anydraft.errors import FailedPreconditionError, InvalidRequestError
+from anydraft.errors import (
+    AnydraftError,
+    DeadlineExceededError,
+    FailedPreconditionError,
+    InvalidRequestError,
+    UnavailableError,
+)
+from anydraft.rpc.calls import answering
 from anydraft.rpc.handler import stream_handler, unary_handler
+from anydraft.rpc.validation import validate_draft, validate_session_id
 from anydraft.v1 import generation_pb2 as generation
 from anydraft.v1 import server_pb2 as server
 from anydraft.v1 import verification_pb2 as verification
 from anydraft.v1.generation_pb2_grpc import GenerationServiceServicer
-from anydraft.v1.prompt_pb2 import GenerationSpec
-from anydraft.v1.result_pb2 import Opened
 from anydraft.v1.server_pb2_grpc import ServerServiceServicer
 from anydraft.v1.verification_pb2_grpc import VerificationServiceServicer
 from anydraft.version import PROTOCOL_REVISION, VERSION
-from verify_node.served_model import OpenSession, ServedModel
-from verify_node.session_text import MAX_CREDIT_PIECES, Block
-
-_log = logging.getLogger(__name__)
+from verify_node.open_answer import OpenAnswer, open_answer
+from verify_node.served_model import ServedModel
+from verify_node.session_text import MAX_CREDIT_PIECES, TextBlock
 
 _LINGER_S = 2.0
 """How long the node waits for a client to end its side of a finished session."""
+_OPEN_TIMEOUT_S = 10.0
+"""How long a stream may say nothing before it says what it is for."""
 
 Context = grpc.aio.ServicerContext[object, object]
 
 
-class Answer:
-    """One open session as seen from the event loop: an iterator of blocks that cleans up."""
+class ModelSlot:
+    """Where the services find the model, once it is loaded."""
 
-    def __init__(self, model: ServedModel, spec: GenerationSpec, *, expects_drafts: bool) -> None:
-        self._model = model
-        self._spec = spec
-        self._expects_drafts = expects_drafts
-        self._events: asyncio.Queue[Block | Exception] = asyncio.Queue()
-        self.session: OpenSession
+    def __init__(self) -> None:
+        self.model: ServedModel | None = None
 
-    async def __aenter__(self) -> Answer:
-        loop = asyncio.get_running_loop()
-
-        def on_event(event: Block | Exception) -> None:
-            with contextlib.suppress(RuntimeError):  # the loop is gone: the node is stopping
-                loop.call_soon_threadsafe(self._events.put_nowait, event)
-
-        # Off the event loop: a long prompt takes its time to encode.
-        self.session = await asyncio.to_thread(
-            self._model.open, self._spec, on_event, expects_drafts=self._expects_drafts
-        )
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        self.session.target.close()
-
-    async def blocks(self) -> AsyncIterator[Block]:
-        """Until the answer is finished; raises what ended it otherwise."""
-        while True:
-            event = await self._events.get()
-            if isinstance(event, Exception):
-                raise event
-            yield event
-            if event.finished is not None:
-                return
-
-    def opened(self, session_id: str, credit_pieces: int) -> Opened:
-        return Opened(
-            session_id=session_id,
-            model=self._model.name,
-            seed=self.session.seed,
-            prompt_tokens=self.session.prompt_tokens,
-            max_new_tokens=self.session.max_new_tokens,
-            credit_pieces=credit_pieces,
-        )
+    def require(self) -> ServedModel:
+        """Raises UnavailableError while there is none."""
+        if self.model is None:
+            raise UnavailableError(
+                "this verify node is still loading its model. Try again shortly.",
+                reason="MODEL_LOADING",
+                retry_after_s=2.0,
+            )
+        return self.model
 
 
 class VerificationService(VerificationServiceServicer):
-    def __init__(self, model: ServedModel) -> None:
-        self._model = model
+    def __init__(self, slot: ModelSlot) -> None:
+        self._slot = slot
 
     @stream_handler
     async def Verify(  # noqa: N802
         self, request_iterator: AsyncIterator[verification.VerifyRequest], context: Context
     ) -> AsyncIterator[verification.VerifyResponse]:
+        model = self._slot.require()
         requests = aiter(request_iterator)
         opening = await _opening(requests)
         session_id = opening.session_id or uuid.uuid4().hex
-        async with Answer(self._model, opening.spec, expects_drafts=True) as answer:
-            yield verification.VerifyResponse(opened=answer.opened(session_id, MAX_CREDIT_PIECES))
-            reader = asyncio.create_task(_read_drafts(requests, answer.session))
-            try:
-                async for response in _until_closed(answer, reader):
-                    yield response
-            finally:
-                reader.cancel()
-                await asyncio.gather(reader, return_exceptions=True)
+        async with open_answer(model, opening.spec, session_id, expects_drafts=True) as answer:
+            with answering():
+                yield verification.VerifyResponse(opened=answer.opened(MAX_CREDIT_PIECES))
+                reader = asyncio.create_task(_read_drafts(requests, answer))
+                try:
+                    async for block in answer.blocks():
+                        yield verification.VerifyResponse(verdict=_verdict(block))
+                        if block.finished is not None:
+                            yield verification.VerifyResponse(finished=block.finished)
+                            # A draft may be on its way. Ending the call under it would cost the
+                            # client the status, and what it has not read yet: it may end first.
+                            await asyncio.wait({reader}, timeout=_LINGER_S)
+                finally:
+                    reader.cancel()
+                    await asyncio.gather(reader, return_exceptions=True)
 
 
 async def _opening(requests: AsyncIterator[verification.VerifyRequest]) -> verification.Open:
-    request = await anext(requests, None)
+    try:
+        async with asyncio.timeout(_OPEN_TIMEOUT_S):
+            request = await anext(requests, None)
+    except TimeoutError:
+        raise DeadlineExceededError(
+            f"the stream said nothing for {_OPEN_TIMEOUT_S:g} s. Send `open` at once.",
+            reason="OPEN_TIMEOUT",
+        ) from None
     if request is None or request.WhichOneof("message") != "open":
         raise InvalidRequestError(
             "the first message of a Verify stream must be `open`.", reason="OPEN_EXPECTED"
         )
+    validate_session_id(request.open.session_id)
     revision = request.open.protocol_revision
     if revision != PROTOCOL_REVISION:
         raise FailedPreconditionError(
             f"this node speaks revision {PROTOCOL_REVISION} of the protocol, the client "
             f"{revision}. Install the same anydraft release on both sides.",
-            reason="PROTOCOL_REVISION",
+            reason="PROTOCOL_REVISION_MISMATCH",
         )
     return request.open
 
 
 async def _read_drafts(
-    requests: AsyncIterator[verification.VerifyRequest], session: OpenSession
-) -> bool:
-    """Feeds drafts to the session. True when the client closed it; False at the end of the stream,
-    which only means that no more drafts will come.
-    """
+    requests: AsyncIterator[verification.VerifyRequest], answer: OpenAnswer
+) -> None:
+    """Feeds drafts to the session. The end of the stream only means that no more will come; what a
+    client does wrong ends its answer."""
     try:
         async for request in requests:
             match request.WhichOneof("message"):
                 case "draft":
-                    draft = request.draft
-                    pieces = [(piece.text, piece.logprob) for piece in draft.pieces]
-                    session.text.draft(draft.seq, draft.base_bytes, pieces, draft.ends)
+                    validate_draft(request.draft)
+                    answer.session.text.draft(request.draft)
                 case "close":
-                    return True
+                    answer.leave()
+                    return
                 case _:
                     raise InvalidRequestError(
                         "after `open`, a Verify stream takes `draft` and `close` only.",
                         reason="DRAFT_EXPECTED",
                     )
-        return False
+    except AnydraftError as error:
+        answer.leave(error)
     finally:
-        session.target.expect_drafts(False)
+        answer.session.target.expect_drafts(False)
 
 
-async def _until_closed(
-    answer: Answer, reader: asyncio.Task[bool]
-) -> AsyncIterator[verification.VerifyResponse]:
-    """Verdicts, until the answer is finished or the client closes the session."""
-    blocks = answer.blocks()
-    while (block := await _next_block(blocks, reader)) is not None:
-        yield verification.VerifyResponse(verdict=_verdict(block))
-        if block.finished is not None:
-            yield verification.VerifyResponse(finished=block.finished)
-            # A draft may be on its way. Ending the call under it would cost the client the status,
-            # and what it has not read yet, so the client gets to end its side first.
-            await asyncio.wait({reader}, timeout=_LINGER_S)
-            return
-
-
-async def _next_block(blocks: AsyncIterator[Block], reader: asyncio.Task[bool]) -> Block | None:
-    """None when the client closed the session first; raises what it did wrong."""
-    upcoming = asyncio.ensure_future(anext(blocks))
-    try:
-        await asyncio.wait({upcoming, reader}, return_when=asyncio.FIRST_COMPLETED)
-        if not upcoming.done() and reader.result():
-            return None
-        return await upcoming
-    finally:
-        if not upcoming.done():
-            upcoming.cancel()
-            await asyncio.gather(upcoming, return_exceptions=True)
-
-
-def _verdict(block: Block) -> verification.Verdict:
+def _verdict(block: TextBlock) -> verification.Verdict:
     return verification.Verdict(
         draft_seq=block.draft_seq,
         base_bytes=block.base_bytes,
@@ -189,42 +150,46 @@ def _verdict(block: Block) -> verification.Verdict:
 class GenerationService(GenerationServiceServicer):
     """The target alone, on the same engine."""
 
-    def __init__(self, model: ServedModel) -> None:
-        self._model = model
+    def __init__(self, slot: ModelSlot) -> None:
+        self._slot = slot
 
     @stream_handler
     async def Generate(  # noqa: N802
         self, request: generation.GenerateRequest, context: Context
     ) -> AsyncIterator[generation.GenerateResponse]:
-        async with Answer(self._model, request.spec, expects_drafts=False) as answer:
-            yield generation.GenerateResponse(opened=answer.opened(uuid.uuid4().hex, 0))
-            async for block in answer.blocks():
-                delta = generation.TextDelta(
-                    text=block.user_text, token_ids=block.token_ids, logprobs=block.logprobs
-                )
-                yield generation.GenerateResponse(delta=delta)
-                if block.finished is not None:
-                    yield generation.GenerateResponse(finished=block.finished)
+        model, session_id = self._slot.require(), uuid.uuid4().hex
+        async with open_answer(model, request.spec, session_id, expects_drafts=False) as answer:
+            with answering():
+                yield generation.GenerateResponse(opened=answer.opened(0))
+                async for block in answer.blocks():
+                    yield generation.GenerateResponse(delta=_delta(block))
+                    if block.finished is not None:
+                        yield generation.GenerateResponse(finished=block.finished)
+
+
+def _delta(block: TextBlock) -> generation.TextDelta:
+    return generation.TextDelta(
+        text=block.user_text, token_ids=block.token_ids, logprobs=block.logprobs
+    )
 
 
 class ServerService(ServerServiceServicer):
-    def __init__(self, model: ServedModel) -> None:
-        self._model = model
+    def __init__(self, slot: ModelSlot) -> None:
+        self._slot = slot
 
     @unary_handler
     async def GetServerInfo(  # noqa: N802
         self, request: server.GetServerInfoRequest, context: Context
     ) -> server.GetServerInfoResponse:
-        facts = self._model.target.facts
-        return server.GetServerInfoResponse(
-            info=server.ServerInfo(
-                role=server.NODE_ROLE_VERIFY,
-                model=self._model.name,
-                version=VERSION,
-                protocol_revision=PROTOCOL_REVISION,
-                engine=facts.description,
-                context_tokens=facts.context_tokens,
-                has_chat_template=self._model.tokenizer.chat_template is not None,
-                vocabulary_size=facts.vocabulary_size,
-            )
+        info = server.ServerInfo(
+            role=server.NODE_ROLE_VERIFY, version=VERSION, protocol_revision=PROTOCOL_REVISION
         )
+        if (model := self._slot.model) is not None:
+            facts = model.target.facts
+            info.model = model.name
+            info.engine = facts.description
+            info.dtype = facts.dtype
+            info.context_tokens = facts.context_tokens
+            info.has_chat_template = model.tokenizer.chat_template is not None
+            info.vocabulary_size = facts.vocabulary_size
+        return server.GetServerInfoResponse(info=info)

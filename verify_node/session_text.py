@@ -1,21 +1,24 @@
 """One session's text: committed ids become text, draft text becomes ids, the answer is cut.
 
-Stands between the wire and the `Target`. It hears from two threads, the event loop (drafts arrive)
-and the target's (blocks are committed), and locks around both.
+Stands between the wire and the `Target`. Drafts arrive on the event loop and are aligned on a
+thread of their own; blocks are committed on the target's thread. What they share, the draft text
+and the ids that it follows, is guarded by a lock that is never held for long.
 """
 
 from __future__ import annotations
 
+import logging
 import math
 import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from anydraft.errors import AnydraftError
 from anydraft.text.alignment import Candidate, DraftAligner
-from anydraft.text.detokenizer import StreamingDetokenizer
+from anydraft.text.answer import AnswerText
+from anydraft.text.continuation import WINDOW_TOKENS
 from anydraft.text.drafts import DraftBuffer
-from anydraft.text.stopping import StopMatcher
 from anydraft.text.tokenizer import TextTokenizer
 from anydraft.v1.result_pb2 import (
     FINISH_REASON_EOS,
@@ -26,8 +29,11 @@ from anydraft.v1.result_pb2 import (
     TokenLogprob,
     TokenLogprobs,
 )
-from verify_node.sampling import ScoredToken
-from verify_node.target import Commit, Cut, DraftToken, TargetSession
+from anydraft.v1.verification_pb2 import Draft
+from verify_node.sampling_settings import ScoredToken
+from verify_node.target import Block, Commit, DraftToken, FinishReason, Offer, TargetSession
+
+_log = logging.getLogger(__name__)
 
 MAX_CREDIT_PIECES = 48
 """Draft pieces that a session holds beyond its committed text, whatever the target could use."""
@@ -40,9 +46,13 @@ _REASONS = {
 }
 
 
+class Admitted:
+    """The target has room for the session."""
+
+
 @dataclass(frozen=True, slots=True)
-class Block:
-    """What one step committed, as text."""
+class TextBlock:
+    """What one block committed, as text."""
 
     draft_seq: int
     """The newest draft that was checked, 0 for none."""
@@ -61,6 +71,9 @@ class Block:
     finished: Finished | None
 
 
+SessionEvent = Admitted | TextBlock | AnydraftError
+
+
 @dataclass(frozen=True, slots=True)
 class AnswerLimits:
     max_new_tokens: int
@@ -71,8 +84,33 @@ class AnswerLimits:
     stops: tuple[str, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class _Cut:
+    """How much of a block is kept, and its text."""
+
+    num_tokens: int
+    reason: FinishReason | None
+    texts: Sequence[str]
+    """Internal text: of each token, and what ends with the answer."""
+    user_text: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """The draft text of one moment, and what it follows."""
+
+    seq: int
+    num_committed: int
+    context: Sequence[int]
+    """The last committed ids, as many as an alignment may look at."""
+    pending: bytes
+    text: str
+    pieces: Sequence[tuple[str, float]]
+    ends: bool
+
+
 class SessionText:
-    """A `SessionListener` that turns commits into `Block`s, and drafts into offers."""
+    """A `SessionListener` that turns blocks into `TextBlock`s, and drafts into offers."""
 
     def __init__(
         self,
@@ -81,147 +119,188 @@ class SessionText:
         prompt_ids: Sequence[int],
         limits: AnswerLimits,
         target: TargetSession,
-        on_event: Callable[[Block | Exception], None],
+        on_event: Callable[[SessionEvent], None],
+        align_aside: Callable[[Callable[[], None]], object],
     ) -> None:
+        """`align_aside` runs what it is given on another thread, one after the other."""
         self._aligner = aligner
         self._limits = limits
         self._target = target
         self._on_event = on_event
+        self._align_aside = align_aside
+        # The target's thread only.
+        self._answer = AnswerText(tokenizer, limits.stops)
+        self._opened_at = time.perf_counter()
+        self.stats = GenerationStats(prompt_tokens=len(prompt_ids))
+        # Shared.
         self._lock = threading.Lock()
         self._ids = list(prompt_ids)
         self._num_prompt = len(prompt_ids)
-        self._internal = StreamingDetokenizer(tokenizer, keep_special=True)
-        self._visible = StreamingDetokenizer(tokenizer, keep_special=False)
-        self._stops = StopMatcher(limits.stops)
-        self._stop_found = ""
-        self._user_text = ""
+        self._pending = b""
+        """Bytes of committed ids that are not text yet."""
         self._drafts = DraftBuffer(max_pieces=MAX_CREDIT_PIECES)
+        self._alignment_due = False
         self._over = False
-        self._opened_at = time.perf_counter()
-        self.stats = GenerationStats(prompt_tokens=len(prompt_ids))
 
     # From the event loop.
 
-    def draft(
-        self, seq: int, base_bytes: int, pieces: Sequence[tuple[str, float]], ends: bool
-    ) -> None:
+    def draft(self, draft: Draft) -> None:
         """A draft arrived. Stale ones are counted, never an error; an empty one says that nothing
         will come before the next verdict.
         """
+        # One by one, as far as there is room: a message can hold two million of them.
+        pieces = ((piece.text, piece.logprob) for piece in draft.pieces)
         with self._lock:
             if self._over:
                 return
-            if not pieces and not ends and base_bytes == self._drafts.committed_bytes:
+            is_empty = not draft.pieces and not draft.ends
+            if is_empty and draft.base_bytes == self._drafts.committed_bytes:
                 self._target.decline(len(self._ids) - self._num_prompt)
-            elif self._drafts.offer(seq, base_bytes, pieces, ends):
-                self._offer()
+                return
+            taken = self._drafts.offer(draft.seq, draft.base_bytes, pieces, draft.ends)
+            if not taken or self._alignment_due:
+                return
+            self._alignment_due = True
+        self._align_aside(self._align_and_offer)
+
+    # From the thread of the alignments.
+
+    def _align_and_offer(self) -> None:
+        with self._lock:
+            if not self._alignment_due or self._over:
+                return  # the target's thread was first
+            self._alignment_due = False
+            held = self._held()
+        if (offer := self._aligned(held)) is not None:
+            self._target.offer(offer)
 
     # From the target's thread.
 
-    def cut(self, token_ids: Sequence[int]) -> Cut:
-        with self._lock:
-            return self._cut(token_ids)
+    def opened(self) -> None:
+        self._on_event(Admitted())
 
-    def committed(self, commit: Commit) -> None:
+    def commit(self, block: Block) -> Commit:
+        cut = self._cut(block.token_ids)
         with self._lock:
-            block = self._block(commit)
-            if block.finished is None:
-                self._offer()
-            else:
-                self._over = True
-        self._on_event(block)
+            text = self._commit(block, cut)
+            self._over = cut.reason is not None
+            self._alignment_due = False
+            held = self._held()
+        self._on_event(text)
+        if cut.reason is not None:
+            return Commit(cut.num_tokens, cut.reason)
+        return Commit(cut.num_tokens, offer=self._aligned(held))
 
-    def failed(self, error: Exception) -> None:
+    def failed(self, error: AnydraftError) -> None:
+        with self._lock:
+            self._over = True
         self._on_event(error)
 
-    def _cut(self, token_ids: Sequence[int]) -> Cut:
-        """The first end of sequence, stop string or limit; also makes the user's text."""
+    def _cut(self, token_ids: Sequence[int]) -> _Cut:
+        """At the first end of sequence, stop string or limit."""
+        texts: list[str] = []
         shown: list[str] = []
-        cut = Cut(len(token_ids))
-        num_answer = len(self._ids) - self._num_prompt
-        for count, token_id in enumerate(token_ids, start=1):
+        left = self._limits.max_new_tokens - (len(self._ids) - self._num_prompt)
+        reason: FinishReason | None = None
+        for token_id in token_ids[:left]:
             if token_id in self._limits.eos_ids:
-                cut = Cut(count, "eos")
+                reason = "eos"
+                # It has no text of its own: nothing is drafted or shown behind it.
+                texts.append("")
                 break
-            shown.append(self._show(self._visible.push([token_id])))
-            if self._stop_found:
-                cut = Cut(count, "stop")
+            part = self._answer.push(token_id)
+            texts.append(part.internal)
+            shown.append(part.shown)
+            if self._answer.stop is not None:
                 break
-            if num_answer + count >= self._limits.max_new_tokens:
-                cut = Cut(count, "length")
-                break
-        if cut.reason in ("eos", "length"):
-            shown.append(self._show(self._visible.flush()))
-            if self._stop_found:
-                cut = Cut(cut.num_tokens, "stop")
-            else:
-                shown.append(self._stops.flush())
-        self._user_text = "".join(shown)
-        return cut
+        count = len(texts)
+        if reason is None and self._answer.stop is None and count == left:
+            reason = "length"
+        if reason is not None or self._answer.stop is not None:
+            last = self._answer.finish()  # may complete a stop string, too
+            texts.append(last.internal)
+            shown.append(last.shown)
+        if self._answer.stop is not None:
+            reason = "stop"
+        return _Cut(count, reason, texts, "".join(shown))
 
-    def _show(self, text: str) -> str:
-        safe, stop = self._stops.push(text)
-        self._stop_found = stop or ""
-        return safe
-
-    def _block(self, commit: Commit) -> Block:
+    def _commit(self, block: Block, cut: _Cut) -> TextBlock:
+        """Under the lock."""
         base_bytes = self._drafts.committed_bytes
-        # An end of sequence has no text of its own: nothing is drafted or shown behind it.
-        spoken = commit.token_ids[:-1] if commit.reason == "eos" else commit.token_ids
-        drafted = self._internal.push(spoken[: commit.num_accepted])
-        rest = self._internal.push(spoken[commit.num_accepted :])
-        if commit.reason is not None:
-            rest += self._internal.flush()
-        text = drafted + rest
-        self._ids.extend(commit.token_ids)
-        draft_seq = self._drafts.last_seq if commit.num_drafted else 0
+        token_ids = block.token_ids[: cut.num_tokens]
+        num_accepted = min(block.num_accepted, cut.num_tokens)
+        drafted, text = "".join(cut.texts[:num_accepted]), "".join(cut.texts)
+        self._ids.extend(token_ids)
+        self._pending = self._answer.pending
         self._drafts.commit(text)
-        self._count(commit)
-        return Block(
-            draft_seq=draft_seq,
+        self._count(block, cut.num_tokens, num_accepted)
+        return TextBlock(
+            draft_seq=block.draft_seq,
             base_bytes=base_bytes,
             text=text,
-            user_text=self._user_text,
-            token_ids=commit.token_ids,
+            user_text=cut.user_text,
+            token_ids=token_ids,
             drafted_bytes=len(drafted.encode()),
-            logprobs=[_logprobs(score) for score in commit.scores],
-            credit_pieces=min(commit.draft_room, MAX_CREDIT_PIECES),
+            logprobs=[_logprobs(score) for score in block.scores[: cut.num_tokens]],
+            credit_pieces=min(block.draft_room, MAX_CREDIT_PIECES),
             held_bytes=self._drafts.held_bytes,
-            step_ms=commit.step_ms,
-            finished=self._finished(commit),
+            step_ms=block.step_ms,
+            finished=self._finished(cut.reason),
         )
 
-    def _count(self, commit: Commit) -> None:
+    def _count(self, block: Block, num_tokens: int, num_accepted: int) -> None:
         stats = self.stats
         if not stats.rounds:
             stats.prefill_ms = (time.perf_counter() - self._opened_at) * 1e3
         else:
-            stats.verify_ms += commit.step_ms
+            stats.verify_ms += block.step_ms
         stats.rounds += 1
-        stats.draft_rounds += commit.num_drafted > 0
-        stats.drafted_tokens += commit.num_drafted
-        stats.accepted_tokens += commit.num_accepted
-        stats.completion_tokens += len(commit.token_ids)
-        stats.wait_ms += commit.wait_ms
+        stats.draft_rounds += block.num_drafted > 0
+        stats.drafted_tokens += block.num_drafted
+        stats.accepted_tokens += num_accepted
+        stats.completion_tokens += num_tokens
+        stats.wait_ms += block.wait_ms
 
-    def _finished(self, commit: Commit) -> Finished | None:
-        if commit.reason is None:
+    def _finished(self, reason: FinishReason | None) -> Finished | None:
+        if reason is None:
             return None
         self.stats.text_bytes = self._drafts.committed_bytes
         self.stats.stale_drafts = self._drafts.stale
-        return Finished(reason=_REASONS[commit.reason], stop=self._stop_found, stats=self.stats)
+        return Finished(reason=_REASONS[reason], stop=self._answer.stop or "", stats=self.stats)
 
-    def _offer(self) -> None:
-        """Tells the target what the held draft text means in its own ids."""
-        candidates = self._aligner.align(self._ids, self._internal.pending, self._drafts.text)
-        draft = _with_probabilities(candidates, self._drafts.pieces)
-        if self._drafts.ends and self._limits.end_id is not None and self._covers(candidates):
-            draft.append(DraftToken(self._limits.end_id, _END_PROBABILITY))
-        self._target.offer(len(self._ids) - self._num_prompt, draft)
+    def _held(self) -> _Held:
+        """Under the lock."""
+        return _Held(
+            seq=self._drafts.last_seq,
+            num_committed=len(self._ids) - self._num_prompt,
+            context=self._ids[-WINDOW_TOKENS:],
+            pending=self._pending,
+            text=self._drafts.text,
+            pieces=self._drafts.pieces,
+            ends=self._drafts.ends,
+        )
 
-    def _covers(self, candidates: Sequence[Candidate]) -> bool:
+    # From either thread, without the lock.
+
+    def _aligned(self, held: _Held) -> Offer | None:
+        """What the draft text means in ids of the target. An answer needs no drafts, so a fault
+        here costs this draft and no more."""
+        try:
+            return self._align(held)
+        except Exception:
+            _log.exception("a draft could not be aligned; the answer goes on without it")
+        except BaseException:  # a panic of the tokenizers library
+            _log.critical("a draft broke the tokenizer; the answer goes on without it")
+        return None
+
+    def _align(self, held: _Held) -> Offer:
+        candidates = self._aligner.align(held.context, held.pending, held.text)
+        draft = _with_probabilities(candidates, held.pieces)
         covered = candidates[-1].end if candidates else 0
-        return covered == self._drafts.held_bytes
+        end_id = self._limits.end_id
+        if held.ends and end_id is not None and covered == len(held.text.encode()):
+            draft.append(DraftToken(end_id, _END_PROBABILITY))
+        return Offer(held.num_committed, tuple(draft), held.seq)
 
 
 def _with_probabilities(

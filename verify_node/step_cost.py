@@ -7,6 +7,12 @@ from collections.abc import Sequence
 
 _WEIGHT = 0.1
 """Of a new measurement in the running scale."""
+_PROMPT_WEIGHT = 0.3
+"""Of a new measurement of what a token of a prompt costs; it changes while the prompt is read."""
+_MOST_GROWTH = 4.0
+"""A single slow step says little: other processes only ever add to it."""
+_PROBE_TOKENS = 32
+_LEAST_MS = 1e-4
 
 
 class StepCost:
@@ -41,3 +47,20 @@ class StepCost:
         x0, x1 = self._tokens[right - 1], self._tokens[right]
         y0, y1 = self._ms[right - 1], self._ms[right]
         return max(y0 + (y1 - y0) * (tokens - x0) / (x1 - x0), 1e-3)
+
+
+class PromptCost:
+    """What reading one more token of a prompt adds to a step; grows with the text before it."""
+
+    def __init__(self, cost: StepCost) -> None:
+        self._ms = max((cost.ms(_PROBE_TOKENS) - cost.ms(1)) / (_PROBE_TOKENS - 1), _LEAST_MS)
+
+    @property
+    def ms(self) -> float:
+        """Milliseconds a token."""
+        return self._ms
+
+    def observe(self, tokens: int, added_ms: float) -> None:
+        """`tokens` of prompts added `added_ms` to a step."""
+        ms = max(added_ms / tokens, _LEAST_MS)
+        self._ms += _PROMPT_WEIGHT * (min(ms, _MOST_GROWTH * self._ms) - self._ms)

@@ -1,16 +1,19 @@
 """The seam between sessions and whatever runs the target.
 
-A `Target` is told to open a session and is offered draft ids; committed ids come out. It says
-nothing about steps, batches or caches, so that an engine with a scheduler of its own fits too.
+A `Target` is told to open a session and is offered draft ids; blocks of ids come out, of which the
+session says how much it keeps. Nothing here is about steps, batches or caches, nor about torch, so
+that an engine with a scheduler of its own fits too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from verify_node.sampling import SamplingSettings, ScoredToken
+from anydraft.errors import AnydraftError
+from verify_node.sampling_settings import SamplingSettings, ScoredToken
 
 FinishReason = Literal["eos", "stop", "length"]
 
@@ -25,26 +28,29 @@ class DraftToken:
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
-    """How much of a block may be committed."""
+class Offer:
+    """Draft ids that may follow the first `num_committed` tokens of an answer."""
 
-    num_tokens: int
-    reason: FinishReason | None = None
-    """Why the answer ends with the last of them; None when it goes on."""
+    num_committed: int
+    tokens: tuple[DraftToken, ...]
+    seq: int
+    """The session's own number for it; the block for which it was checked gives it back."""
 
 
 @dataclass(frozen=True, slots=True)
-class Commit:
-    """What one step added to a session."""
+class Block:
+    """What the target chose in one go: draft tokens that it would have said too, then one more."""
 
     token_ids: tuple[int, ...]
+    """One or more."""
     scores: tuple[ScoredToken, ...]
     """One per id when log-probabilities were asked for, else empty."""
     num_drafted: int
-    """Draft tokens that the step checked."""
+    """Draft tokens that were checked."""
     num_accepted: int
-    """Leading ids of `token_ids` that were drafted; the rest is the target's own."""
-    reason: FinishReason | None
+    """Leading ids of `token_ids` that were drafted; the last one never is."""
+    draft_seq: int
+    """`Offer.seq` of the draft that was checked; 0 when there was none."""
     draft_room: int
     """How many draft tokens the target could use next."""
     step_ms: float
@@ -52,48 +58,73 @@ class Commit:
     """How long the session waited for a draft before the step."""
 
 
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """What a session keeps of a block, and how it goes on."""
+
+    num_tokens: int
+    """Leading ids of the block that are committed."""
+    reason: FinishReason | None = None
+    """Why the answer ends with the last of them; None when it goes on."""
+    offer: Offer | None = None
+    """What is already drafted beyond them."""
+
+
 class SessionListener(Protocol):
-    """What a session hears; called on the target's thread, so every method must be quick."""
+    """What a session hears, in this order; called on the target's thread, so every method must be
+    quick. An exception ends the session with `failed`.
+    """
 
-    def cut(self, token_ids: Sequence[int]) -> Cut:
-        """Called once for every block, before it is committed."""
+    def opened(self) -> None:
+        """There is room for the session. Called once, before any block."""
 
-    def committed(self, commit: Commit) -> None:
-        """A block was committed. The session may be offered new drafts from here."""
+    def commit(self, block: Block) -> Commit:
+        """Decides, once for each block, how much of it is committed."""
 
-    def failed(self, error: Exception) -> None:
-        """The session ended without finishing; nothing follows."""
+    def failed(self, error: AnydraftError) -> None:
+        """The session ended without finishing; nothing follows. Also instead of `opened`:
+        ResourceExhaustedError when there is no room, UnavailableError when the target is closing.
+        """
 
 
 @dataclass(frozen=True, slots=True)
 class TargetRequest:
+    """All that decides an answer."""
+
     prompt_ids: tuple[int, ...]
     max_new_tokens: int
+    """Of the whole answer, `committed_ids` included."""
     sampling: SamplingSettings
     eos_ids: tuple[int, ...]
-    """What ends the answer; only used to keep a minimum length, `cut` decides the end."""
+    """What ends the answer; only used to keep a minimum length, `commit` decides the end."""
     num_logprobs: int | None
     """Alternatives to report for each token; None reports no log-probabilities at all."""
     expects_drafts: bool
     """Whether a drafter is at the other end, so that waiting for a draft may pay."""
+    committed_ids: tuple[int, ...] = ()
+    """The beginning of the answer, where it was begun elsewhere; blocks follow it."""
+
+    @property
+    def kv_tokens(self) -> int:
+        """What the session may come to hold."""
+        return len(self.prompt_ids) + self.max_new_tokens
 
 
 class TargetSession(Protocol):
-    def offer(self, num_committed: int, draft: Sequence[DraftToken]) -> None:
-        """Ids that may follow the first `num_committed` tokens of the answer; replaces what was
-        offered before. Ignored when the answer has moved on meanwhile. Thread-safe.
-        """
+    """One answer in the making, as its owner holds it. Every method is quick and thread-safe."""
+
+    def offer(self, offer: Offer) -> None:
+        """Replaces what was offered before. Ignored when the answer has moved on meanwhile."""
 
     def decline(self, num_committed: int) -> None:
-        """No draft will follow the first `num_committed` tokens: do not wait for one there.
-        Thread-safe.
-        """
+        """No draft will follow the first `num_committed` tokens: do not wait for one there."""
 
     def expect_drafts(self, expected: bool) -> None:
-        """Whether more drafts may come; without, the session never waits. Thread-safe."""
+        """Whether more drafts may come; without, the session never waits."""
 
     def close(self) -> None:
-        """Stop and free everything; nothing is heard afterwards. Idempotent, thread-safe."""
+        """Ends the session and frees what it holds. Idempotent. At most the block that is being
+        computed is still heard of."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +133,8 @@ class TargetFacts:
 
     description: str
     """For people: runner, precision, device."""
+    dtype: str
+    """Of the weights, as torch names it: "float32", "bfloat16"."""
     context_tokens: int
     vocabulary_size: int
 
@@ -110,12 +143,16 @@ class Target(Protocol):
     @property
     def facts(self) -> TargetFacts: ...
 
+    @property
+    def stopped(self) -> Future[None]:
+        """Done when the target serves no more, with the error if it could not go on."""
+
     def open(
         self, request: TargetRequest, listener: Callable[[TargetSession], SessionListener]
     ) -> TargetSession:
-        """Starts a session. `listener` is called with the session before anything is heard.
+        """Asks for a session, and returns at once: the listener hears `opened` or `failed`.
 
-        Raises ResourceExhaustedError when there is no room for it, UnavailableError when closing.
+        `listener` is called with the session before anything is heard.
         """
 
     def close(self) -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import io
 import sys
 from contextlib import suppress
 
 from anydraft.cli.generate import describe
 from anydraft.cli.main import print_error
-from anydraft.cli.options import add_sampling_flags, add_server_flags, options_from
+from anydraft.cli.options import add_sampling_flags, add_server_flags, options_from, server_from
 from anydraft.client import Client, GenerateOptions, ServerInfo
 from anydraft.errors import AnydraftError
 
@@ -36,7 +37,9 @@ def run(args: argparse.Namespace) -> int:
     # Importing it is what gives input() a history and line editing; not every Python has it.
     with suppress(ImportError):
         import readline  # noqa: F401
-    with Client(args.server, timeout=args.timeout) as client:
+    if isinstance(sys.stdin, io.TextIOWrapper):
+        sys.stdin.reconfigure(errors="replace")
+    with Client(server_from(args), timeout=args.timeout) as client:
         print(_greeting(client.server_info()))
         conversation = Conversation(client, options_from(args), args.system)
         while (line := _read_line()) is not None:
@@ -94,7 +97,9 @@ class Conversation:
 
 
 def _greeting(info: ServerInfo) -> str:
-    lines = [f"{info.model} on a {info.role} node, {info.engine}. /help lists commands."]
+    target = info.model or "a target that is not reached yet"
+    assisted = f", drafted by {info.assistant}" if info.assistant else ""
+    lines = [f"{target}{assisted}. /help lists commands."]
     if info.has_chat_template is False:
         lines.append("This model has no chat template: it may not answer like an assistant.")
     return "\n".join(lines)

@@ -17,6 +17,17 @@ if TYPE_CHECKING:
 NEAR_TIE_NATS = 0.5
 """Four steps of bf16 between logits of 16 to 32."""
 
+_ROUNDING_DTYPES = ("bfloat16", "float16")
+
+_COLUMNS = ("prompt", "tokens", "alone", "assisted", "gain", "kept", "a step", "bytes", "same")
+_TABLE_WIDTH = 72
+_NARROW_COLUMNS = ("prompt", "alone", "assisted", "gain", "same")
+_NARROW_TABLE_WIDTH = 40
+_LEGEND = (
+    "kept: share of the drafted tokens that the target accepted; a step: tokens that each step of "
+    "the target gave; bytes: between the nodes, both ways; same: all tokens are the target's own."
+)
+
 
 @dataclass(frozen=True)
 class Parting:
@@ -61,7 +72,9 @@ class Report:
     target: str
     assistant: str
     engine: str
-    """How the target is run, its precision included, as the node says it."""
+    """How the target is run, as the node says it."""
+    dtype: str | None
+    """Precision of the target's weights, such as "float32"; None where the node does not say."""
     max_new_tokens: int
     rows: Sequence[Row]
 
@@ -76,30 +89,45 @@ class Report:
         from rich.table import Table
 
         table = Table(
-            title="the target alone and assisted, tokens per second",
+            title="tokens per second, the target alone and assisted",
             box=box.SIMPLE,
             pad_edge=False,
             collapse_padding=True,
         )
-        table.add_column("prompt", no_wrap=True, width=18)
-        for name in ("ids", "alone", "assisted", "gain", "kept", "/step", "bytes", "same"):
+        columns = _COLUMNS if console.width >= _TABLE_WIDTH else _NARROW_COLUMNS
+        for name in columns:
             table.add_column(name, justify="right", no_wrap=True)
-        for row in [*self.rows, total(self.rows)]:
-            table.add_row(*_cells(row))
-        console.print(table)
-        console.print(
-            "ids: target tokens; kept: drafted tokens that stood; /step: tokens a step of the "
-            "target; bytes: between the nodes, both ways; same: all ids identical."
-        )
-        for row in self.rows:
+        for label, row in zip(self._labels(), [*self.rows, total(self.rows)], strict=True):
+            cells = dict(zip(_COLUMNS, [label, *_cells(row)], strict=True))
+            table.add_row(*(cells[name] for name in columns))
+        # A number that is cut off says something else.
+        table.width = _NARROW_TABLE_WIDTH if console.width < _NARROW_TABLE_WIDTH else None
+        console.print(table, crop=False)
+        console.print(_LEGEND)
+        for label, row in zip(self._labels(), self.rows, strict=False):
             if row.parting is not None:
-                console.print(self._explain(row.prompt, row.parting))
+                console.print(self._explain(label, row.parting))
+        console.print(f"\n[bold]{self._verdict()}[/]\n")
+
+    def _labels(self) -> list[str]:
+        """The prompts were shown with these numbers."""
+        return [*(str(number) for number in range(1, len(self.rows) + 1)), "all"]
+
+    def _verdict(self) -> str:
+        whole = total(self.rows)
+        gain = f"{whole.speedup:.2f} times as fast as the target alone"
+        if whole.identical:
+            return f"{gain}, and every one of the {whole.tokens} tokens is the same."
+        if self.is_lossless:
+            return f"{gain}; the answers part at near ties only, which {self.dtype} rounds."
+        return f"{gain}, but the answers are not the same. This must not happen: please report it."
 
     def as_json(self) -> dict[str, object]:
         return {
             "target": self.target,
             "assistant": self.assistant,
             "engine": self.engine,
+            "dtype": self.dtype,
             "max_new_tokens": self.max_new_tokens,
             "machine": {
                 "cores": os.cpu_count(),
@@ -113,14 +141,14 @@ class Report:
         }
 
     def _may_part(self, parting: Parting) -> bool:
-        return parting.is_near_tie and "float32" not in self.engine
+        return parting.is_near_tie and self.dtype in _ROUNDING_DTYPES
 
-    def _explain(self, prompt: str, parting: Parting) -> str:
+    def _explain(self, label: str, parting: Parting) -> str:
         lead = "far" if parting.margin is None else f"{parting.margin:.2f} nats"
-        where = f"{prompt[:18]!r} parts at token {parting.index}; alone, that one led by {lead}"
+        where = f"Answer {label} parts at token {parting.index}; alone, that one led by {lead}"
         if self._may_part(parting):
-            return f"{where}: a near tie, which this precision rounds either way ({self.engine})."
-        return f"{where}. This must not happen: report it, with this table."
+            return f"{where}: a near tie, which {self.dtype} rounds either way."
+        return f"{where}: too far for rounding."
 
 
 def total(rows: Sequence[Row]) -> Row:
@@ -145,7 +173,6 @@ def _gravity(parting: Parting) -> float:
 
 def _cells(row: Row) -> list[str]:
     return [
-        row.prompt,
         str(row.tokens),
         f"{row.target_only_rate:.1f}",
         f"{row.assisted_rate:.1f}",

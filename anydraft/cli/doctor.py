@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -11,6 +12,7 @@ from dataclasses import asdict
 from anydraft.cli.doctor_install import installation_findings
 from anydraft.cli.doctor_machine import machine_findings
 from anydraft.cli.findings import Finding
+from anydraft.flags import SERVER_VARIABLE
 
 _COLOURS = {"ok": "32", "warn": "33", "fail": "31"}
 
@@ -22,7 +24,10 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         description="Check this machine, the installation and servers. Exits with 1 if one fails.",
     )
     parser.add_argument(
-        "--server", action="append", default=[], metavar="HOST:PORT", help="a node; repeatable"
+        "--server",
+        action="append",
+        metavar="HOST:PORT",
+        help="a node to ask for one token; repeatable (default: $ANYDRAFT_SERVER)",
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(func=run)
@@ -30,7 +35,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 def run(args: argparse.Namespace) -> int:
     findings: list[Finding] = []
-    for finding in _all_findings(args.server):
+    for finding in _all_findings(args.server or _server_from_environment()):
         findings.append(finding)
         if not args.json:
             _print(finding)
@@ -52,9 +57,15 @@ def _all_findings(servers: list[str]) -> Iterator[Finding]:
             yield from server_findings(address)
 
 
+def _server_from_environment() -> list[str]:
+    server = os.environ.get(SERVER_VARIABLE)
+    return [server] if server else []
+
+
 def _print(finding: Finding) -> None:
     state = f"{finding.state:<4}"
-    if sys.stdout.isatty():
+    # https://no-color.org
+    if sys.stdout.isatty() and not os.environ.get("NO_COLOR"):
         state = f"\x1b[{_COLOURS[finding.state]}m{state}\x1b[0m"
     print(f"{state}  {finding.name}: {finding.detail}", flush=True)
     if finding.fix is not None:

@@ -15,9 +15,10 @@ import sys
 from collections.abc import Iterator
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, requires, version
+from shutil import which
 from typing import Any
 
-from anydraft.cli.findings import Finding, fail, ok
+from anydraft.cli.findings import Finding, fail, ok, warn
 from anydraft.version import VERSION
 
 _REQUIREMENT = re.compile(r"(?P<name>[\w.-]+)(?P<rest>.*)", re.DOTALL)
@@ -41,6 +42,7 @@ print(json.dumps({
     "version": torch.__version__,
     "devices": devices or ["cpu (" + torch.backends.cpu.get_cpu_capability() + ")"],
     "threads": torch.get_num_threads(),
+    "cuda": torch.cuda.is_available(),
 }))
 """
 
@@ -94,8 +96,11 @@ def _torch() -> Finding:
     found = _run_probe(_TORCH)
     if isinstance(found, str):
         return fail("torch", found, "reinstall torch for this machine (pytorch.org says how)")
-    devices = ", ".join(found["devices"])
-    return ok("torch", f"{found['version']} on {devices}, {found['threads']} threads")
+    detail = f"{found['version']} on {', '.join(found['devices'])}, {found['threads']} threads"
+    if which("nvidia-smi") and not found["cuda"]:
+        fix = "install a torch with CUDA that fits the driver (pytorch.org says how)"
+        return warn("torch", f"{detail}; it does not see this machine's NVIDIA GPU", fix)
+    return ok("torch", detail)
 
 
 def _onnxruntime() -> Finding:

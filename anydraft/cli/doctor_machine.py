@@ -8,7 +8,8 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from anydraft.cli.findings import Finding, fail, ok, warn
+from anydraft.cli.findings import Finding, fail, ok, problem_and_fix, warn
+from anydraft.errors import AnydraftError
 from anydraft.machine import CPUINFO, available_cores, cpu_fact
 from anydraft.models.cache import cache_root, human_bytes
 
@@ -53,13 +54,18 @@ def _cpu_flags(cpuinfo: Path) -> frozenset[str]:
 
 
 def _cache_folder() -> Finding:
-    folder = cache_root()
+    try:
+        folder = cache_root()
+    except AnydraftError as error:
+        return fail("model cache", *problem_and_fix(error))
+    choose_another = "set ANYDRAFT_CACHE to another folder"
     existing = folder
     while not existing.exists():
         existing = existing.parent
+    if not existing.is_dir():
+        return fail("model cache", f"{existing} is a file, not a folder", choose_another)
     free_bytes = shutil.disk_usage(existing).free
     detail = f"{folder}, {human_bytes(_size_of(folder))}; {human_bytes(free_bytes)} free"
-    choose_another = "set ANYDRAFT_CACHE to another folder"
     if not os.access(existing, os.W_OK):
         return fail("model cache", f"{detail}; not writable", choose_another)
     if free_bytes < _LOW_SPACE_BYTES:

@@ -1,4 +1,4 @@
-"""A server: reachable, ready, of our revision, and how far away."""
+"""A server: reachable, of our revision, how far away, ready, and whether it answers."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from collections.abc import Iterator
 
 import grpc
 
-from anydraft.cli.findings import Finding, fail, ok, warn
+from anydraft.cli.findings import Finding, fail, ok, problem_and_fix, warn
 from anydraft.client import Client, ServerInfo
-from anydraft.errors import AnydraftError
+from anydraft.errors import AnydraftError, DeadlineExceededError
 from anydraft.rpc.channel import dial_sync
 from anydraft.rpc.health import Health, check_sync
 from anydraft.rpc.status import from_rpc_error
@@ -18,43 +18,57 @@ from anydraft.v1.generation_pb2 import DESCRIPTOR
 from anydraft.version import PROTOCOL_REVISION
 
 _TIMEOUT_S = 5.0
+_ANSWER_TIMEOUT_S = 15.0
 _NUM_PINGS = 5
+_PASSES = ("ASSISTANT_LOADING", "VERIFY_NODE_NOT_READY", "SHUTTING_DOWN")
+"""Reasons that go away by themselves."""
 _GENERATION = DESCRIPTOR.services_by_name["GenerationService"].full_name
 
 
 def server_findings(address: str) -> Iterator[Finding]:
     """Stops at the first that fails: nothing after it can be asked."""
     try:
-        with dial_sync(address) as channel:
-            yield _readiness(address, check_sync(channel, _GENERATION, timeout_s=_TIMEOUT_S))
+        with dial_sync(address) as channel, Client(address) as client:
+            health = check_sync(channel, _GENERATION, timeout_s=_TIMEOUT_S)
+            if health is Health.SERVICE_UNKNOWN:
+                problem = f"does not serve {_GENERATION}"
+                yield fail(address, problem, "give the address of a draft node or a verify node")
+                return
+            info = client.server_info(timeout=_TIMEOUT_S)
+            yield (identity := _identity(address, info))
             yield _round_trip(address, channel)
+            if identity.state == "ok":
+                yield _readiness(address, health, info, client)
     except grpc.RpcError as exc:
         yield _failed(address, from_rpc_error(exc, address=address))
-        return
     except AnydraftError as error:
         yield _failed(address, error)
-        return
+
+
+def _failed(address: str, error: AnydraftError, *, lead: str = "") -> Finding:
+    problem, fix = problem_and_fix(error)
+    return fail(address, f"{lead}{problem}", fix)
+
+
+def _readiness(address: str, health: Health, info: ServerInfo, client: Client) -> Finding:
+    """Asks for one token: what a client would be told, a node that is not ready says as well."""
+    started_at_s = time.perf_counter()
     try:
-        with Client(address, timeout=_TIMEOUT_S) as client:
-            yield _identity(address, client.server_info())
+        client.generate("Hi", max_new_tokens=1, timeout=_ANSWER_TIMEOUT_S).result()
+    except DeadlineExceededError:
+        problem = f"gave no token within {_ANSWER_TIMEOUT_S:g} s"
+        return warn(address, problem, "it is busy or loading: ask again, or see its log")
     except AnydraftError as error:
-        yield _failed(address, error)
-
-
-def _failed(address: str, error: AnydraftError) -> Finding:
-    problem, _, fix = str(error).rpartition(": ")
-    return fail(address, problem or str(error), fix if problem else "see the log of that node")
-
-
-def _readiness(address: str, health: Health) -> Finding:
-    match health:
-        case Health.SERVING:
-            return ok(address, "ready")
-        case Health.SERVICE_UNKNOWN:
-            return fail(address, f"does not serve {_GENERATION}", "give the address of a node")
-        case _:
-            fix = "wait until it is loaded, or see the log of that node"
-            return warn(address, "reachable, but not ready", fix)
+        if health is Health.SERVING:
+            return _failed(address, error, lead="says that it is ready, but does not answer: ")
+        if error.reason in _PASSES or info.role != "draft":
+            problem, fix = problem_and_fix(error)
+            return warn(address, f"up, but not ready yet: {problem}", fix)
+        return _failed(address, error, lead="up, but not ready: ")
+    if health is not Health.SERVING:
+        return warn(address, "answers, but says that it is not ready", "ask again in a while")
+    elapsed_ms = (time.perf_counter() - started_at_s) * 1000
+    return ok(address, f"ready: one token in {elapsed_ms:.0f} ms")
 
 
 def _round_trip(address: str, channel: grpc.Channel) -> Finding:
@@ -69,7 +83,10 @@ def _round_trip(address: str, channel: grpc.Channel) -> Finding:
 
 
 def _identity(address: str, info: ServerInfo) -> Finding:
-    facts = [f"{info.role} node", f"anydraft {info.version}", info.model, info.engine]
+    model = info.model or "target not known yet"
+    facts = [f"{info.role} node", f"anydraft {info.version}", model, info.engine]
+    if info.assistant is not None:
+        facts.append(f"drafted by {info.assistant}")
     if info.context_tokens is not None:
         facts.append(f"{info.context_tokens} tokens of context")
     if info.verify_address is not None:

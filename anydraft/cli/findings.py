@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from anydraft.errors import AnydraftError
+
 State = Literal["ok", "warn", "fail"]
 
 
@@ -28,3 +30,11 @@ def warn(name: str, detail: str, fix: str) -> Finding:
 
 def fail(name: str, detail: str, fix: str) -> Finding:
     return Finding(name, "fail", detail, fix)
+
+
+def problem_and_fix(error: AnydraftError) -> tuple[str, str]:
+    """The fix is the last sentence of an error, or what follows its last colon."""
+    message = str(error)
+    separator = ". " if message.endswith(".") and ". " in message else ": "
+    problem, _, fix = message.rpartition(separator)
+    return (problem, fix) if problem else (message, "see the log of that node")

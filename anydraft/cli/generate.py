@@ -4,26 +4,34 @@ from __future__ import annotations
 
 import argparse
 import json
+import shlex
 import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from anydraft.cli.options import add_sampling_flags, add_server_flags, options_from
+from anydraft.cli.options import add_sampling_flags, add_server_flags, options_from, server_from
 from anydraft.client import Client, GenerationResult, Stats
 from anydraft.errors import InvalidRequestError
+from anydraft.flags import whole_number
+from anydraft.rpc.validation import MAX_LOGPROBS
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = subparsers.add_parser(
         "generate",
         help="answer one prompt",
-        description="Answer one prompt, from a flag, a file or stdin, exactly as it is written.",
+        description="Answer one prompt, exactly as it is written: from the command line, a file or "
+        "stdin.",
     )
-    source = parser.add_mutually_exclusive_group(required=True)
-    source.add_argument("stdin", nargs="?", choices=["-"], metavar="-", help="read it from stdin")
-    source.add_argument("--prompt", metavar="TEXT")
-    source.add_argument("--prompt-file", type=Path, metavar="FILE")
+    parser.add_argument(
+        "prompt", nargs="*", metavar="PROMPT", help="the prompt, in quotes; - reads it from stdin"
+    )
+    source = parser.add_mutually_exclusive_group()
+    source.add_argument("--prompt", dest="prompt_flag", metavar="TEXT", help="the same as PROMPT")
+    source.add_argument(
+        "--prompt-file", type=Path, metavar="FILE", help="a UTF-8 file that holds the prompt"
+    )
     source.add_argument(
         "--message",
         type=_message,
@@ -39,18 +47,22 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     output.add_argument("--no-stream", action="store_true", help="print when all of it is there")
     output.add_argument("--stats", action="store_true", help="say on stderr what it took")
     output.add_argument(
-        "--logprobs", type=int, metavar="N", help="log-probabilities and N alternatives (--json)"
+        "--logprobs",
+        type=whole_number(0, MAX_LOGPROBS),
+        metavar="N",
+        help="log-probabilities and N alternatives (--json)",
     )
     parser.set_defaults(func=run)
 
 
 def run(args: argparse.Namespace) -> int:
     if args.logprobs is not None and not args.json:
-        raise InvalidRequestError("--logprobs shows in JSON only: add --json", reason="USAGE")
-    with Client(args.server, timeout=args.timeout) as client:
+        raise _misused("--logprobs shows in JSON only: add --json")
+    server, prompt = server_from(args), _prompt(args)
+    with Client(server, timeout=args.timeout) as client:
         options = options_from(args)
         options["logprobs"] = args.logprobs
-        with client.generate(**_prompt(args), **options) as stream:
+        with client.generate(**prompt, **options) as stream:
             if not (args.json or args.no_stream):
                 for event in stream:
                     print(event.text, end="", flush=True)
@@ -88,25 +100,54 @@ def _end_text(text: str, *, is_printed: bool) -> None:
 
 
 def _prompt(args: argparse.Namespace) -> dict[str, Any]:
-    """`prompt` or `messages` for `Client.generate`."""
+    """`prompt` or `messages` for `Client.generate`. InvalidRequestError for none or several."""
+    given = [args.prompt or None, args.prompt_flag, args.prompt_file, args.message]
+    if sum(source is not None for source in given) > 1:
+        raise _misused(f"{args.prompt[0]!r} is a second prompt: give one of them")
     if args.message is not None:
+        if args.chat:
+            raise _misused("--message is a chat already: leave --chat out, or use --prompt")
         return {"messages": args.message}
     text = _text(args)
+    if not text:
+        raise InvalidRequestError("the prompt is empty: give some text", reason="PROMPT_EMPTY")
     return {"messages": [{"role": "user", "content": text}]} if args.chat else {"prompt": text}
 
 
 def _text(args: argparse.Namespace) -> str:
-    if args.prompt is not None:
-        return str(args.prompt)
-    path: Path | None = args.prompt_file
+    if args.prompt_flag is not None:
+        return str(args.prompt_flag)
+    if args.prompt_file is not None:
+        return _read(args.prompt_file)
+    match args.prompt:
+        case []:
+            raise _misused("there is no prompt: give it in quotes, or by --prompt-file, or pipe -")
+        case ["-"]:
+            return _read(None)
+        case [text]:
+            return str(text)
+        case words:
+            quoted = shlex.quote(" ".join(words))
+            raise _misused(f"the prompt is {len(words)} arguments: put quotes around it, {quoted}")
+
+
+def _read(path: Path | None) -> str:
+    """The text of a file, or of stdin for None. InvalidRequestError where there is none."""
+    name = path or "stdin"
+    if path is None and sys.stdin.isatty():
+        print("type the prompt, then Ctrl-D on a line of its own", file=sys.stderr)
     try:
         raw = sys.stdin.buffer.read() if path is None else path.read_bytes()
         return raw.decode()
-    except OSError as exc:
-        problem = f"cannot read {path} ({exc.strerror}): check the name"
-    except UnicodeDecodeError as exc:
-        problem = f"the prompt is no UTF-8 text at byte {exc.start}: convert it first"
+    except OSError as error:
+        problem = f"cannot read {name} ({error.strerror}): give the name of a text file"
+    except UnicodeDecodeError as error:
+        problem = f"{name} is no UTF-8 text at byte {error.start}: convert it first"
     raise InvalidRequestError(problem, reason="PROMPT_UNREADABLE")
+
+
+def _misused(problem: str) -> InvalidRequestError:
+    return InvalidRequestError(problem, reason="INVALID_SETTINGS")
 
 
 def _message(text: str) -> dict[str, str]:

@@ -11,10 +11,12 @@ import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from pathlib import Path
 from typing import NoReturn
 
+from anydraft.flags import EXIT_BAD_INPUT, Parser
+
 EXIT_FAILED = 1
-EXIT_BAD_INPUT = 2
 EXIT_INTERRUPTED = 130
 EXIT_BROKEN_PIPE = 141
 
@@ -28,17 +30,10 @@ _COMMANDS = {
 }
 
 
-class _Parser(argparse.ArgumentParser):
-    """Reports bad arguments in one line, as every other error."""
-
-    def error(self, message: str) -> NoReturn:
-        self.exit(EXIT_BAD_INPUT, f"anydraft: {message} (see {self.prog} --help)\n")
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command; returns the exit code, or raises SystemExit for bad arguments."""
     arguments = list(sys.argv[1:] if argv is None else argv)
-    _let_any_text_be_printed()
+    _prepare_streams()
     try:
         args = _build_parser(arguments).parse_args(arguments)
         code = int(args.func(args))
@@ -57,7 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _build_parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
     """Only the command that was asked for is imported, so that `--help` is quick."""
     asked = next((argument for argument in arguments if not argument.startswith("-")), None)
-    parser = _Parser(
+    parser = Parser(
         prog="anydraft",
         description="Run a big language model faster with any small model, losslessly.",
         epilog="The nodes are started by anydraft-verify and anydraft-draft.",
@@ -82,7 +77,15 @@ class _PrintVersion(argparse.Action):
         parser.exit()
 
 
-def _let_any_text_be_printed() -> None:
+def _prepare_streams() -> None:
+    """A character that the terminal cannot show is no error, and neither is a closed stream."""
+    nowhere = Path(os.devnull)
+    if sys.stdin is None:
+        sys.stdin = nowhere.open()
+    if sys.stdout is None:
+        sys.stdout = nowhere.open("w")
+    if sys.stderr is None:
+        sys.stderr = nowhere.open("w")
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
@@ -96,6 +99,10 @@ def _report(exc: Exception) -> int:
     if isinstance(exc, AnydraftError):
         print_error(exc)
         return EXIT_BAD_INPUT if isinstance(exc, InvalidRequestError) else EXIT_FAILED
+    if isinstance(exc, OSError):
+        where = exc.filename or "the output"
+        print_error(f"{where}: {exc.strerror or exc}: check that it is there, and has room")
+        return EXIT_FAILED
     reported = "set ANYDRAFT_DEBUG=1 to see where, and please report it"
     print_error(f"{type(exc).__name__}: {exc}: {reported}")
     return EXIT_FAILED

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from anydraft.errors import AnydraftError
+from anydraft.extras import needs_extra
 
 # Nothing of anydraft.models is imported before a command runs: `--help` answers at once.
 
@@ -47,6 +48,11 @@ def add_parser(subparsers: Any) -> None:
     export.add_argument(
         "--output", type=Path, metavar="DIR", help="folder to write (default: in the cache)"
     )
+    export.add_argument(
+        "--trust-remote-code",
+        action="store_true",
+        help="run code that comes with the model (default: never)",
+    )
     export.set_defaults(func=run, action_func=_export)
 
 
@@ -54,7 +60,8 @@ def run(args: argparse.Namespace) -> int:
     """Run the chosen action; 0, or 1 after an error was told on stderr."""
     action: Callable[[argparse.Namespace], int] = args.action_func
     try:
-        return action(args)
+        with needs_extra("draft"):
+            return action(args)
     except AnydraftError as error:
         return _fail(error)
 
@@ -108,11 +115,30 @@ def _export(args: argparse.Namespace) -> int:
     from anydraft.models.resolve import resolve_model
 
     if args.output is None:
-        print(resolve_assistant(args.name, precision=args.precision))
+        print(
+            resolve_assistant(
+                args.name,
+                precision=args.precision,
+                trust_remote_code=args.trust_remote_code,
+            )
+        )
     else:
         # progress None: a bar only where stderr is a terminal.
         files = resolve_model(args.name)
-        print(export_assistant(files, args.output, args.precision, progress=None))
+        print(
+            export_assistant(
+                files,
+                args.output,
+                args.precision,
+                progress=None,
+                trust_remote_code=args.trust_remote_code,
+            )
+        )
+        print(
+            "Copy that folder to the edge, which needs no torch for it, and start there: "
+            f"anydraft-draft --model ./{args.output.name}",
+            file=sys.stderr,
+        )
     return 0
 
 

@@ -13,6 +13,7 @@ from types import TracebackType
 from anydraft.errors import UnavailableError
 
 _READY = re.compile(r"ready on (\S+)")
+_LOG_PREFIX = re.compile(r"^\S+ [A-Z]+ [\w.]+: ")
 _TAIL_LINES = 30
 _STOP_S = 15.0
 
@@ -50,6 +51,16 @@ class NodeProcess:
     def log(self) -> str:
         """The last lines that the node logged."""
         return "\n".join(self._log)
+
+    @property
+    def doing(self) -> str:
+        """The last thing that the node logged, without time and place; empty at first."""
+        last = self._log[-1] if self._log else ""
+        return _LOG_PREFIX.sub("", last)
+
+    def is_settled(self, timeout_s: float) -> bool:
+        """Whether it is ready, or has ended, within that time: `wait_ready` returns at once."""
+        return self._ready.wait(timeout_s)
 
     def wait_ready(self, timeout_s: float) -> str:
         """The "host:port" it listens on. UnavailableError with its log when it does not come up."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, Unpack, cast
 
@@ -13,7 +13,7 @@ import grpc.aio
 from anydraft.client._answer import GenerationResult, TextEvent
 from anydraft.client._assembly import AnswerAssembler
 from anydraft.client._deadline import Deadline, require_timeout
-from anydraft.client._options import GenerateOptions, build_request
+from anydraft.client._options import GenerateOptions, Messages, build_request
 from anydraft.client._server import (
     GENERATION_SERVICE,
     READY_POLL_S,
@@ -27,7 +27,7 @@ from anydraft.errors import AnydraftError
 from anydraft.rpc.address import parse_target
 from anydraft.rpc.channel import dial
 from anydraft.rpc.health import Health, check
-from anydraft.rpc.status import from_rpc_error
+from anydraft.rpc.status import from_rpc_error, unreadable_response
 from anydraft.v1.generation_pb2 import GenerateRequest, GenerateResponse
 from anydraft.v1.generation_pb2_grpc import GenerationServiceStub
 from anydraft.v1.server_pb2 import GetServerInfoRequest
@@ -62,11 +62,12 @@ class AsyncClient:
         self,
         prompt: str | None = None,
         *,
-        messages: Sequence[Mapping[str, str]] | None = None,
+        messages: Messages | None = None,
         timeout: float | None = None,
         **options: Unpack[GenerateOptions],
     ) -> AsyncStream:
         """One answer to a raw `prompt` or to chat `messages` ({"role": ..., "content": ...}).
+        A content is text, or parts ({"type": "text", "text": ...}), which are joined.
 
         It starts, and `timeout` starts, when it is first awaited. See `GenerateOptions` for the
         other arguments; they are checked at once (InvalidRequestError).
@@ -136,6 +137,8 @@ class AsyncClient:
             )
         except grpc.RpcError as exc:
             raise from_rpc_error(exc, address=self.address) from exc
+        if response is None:
+            raise unreadable_response(self.address)
         return decode_info(response.info)
 
     async def _ask_health(self, timeout_s: float) -> Health | AnydraftError:
@@ -207,6 +210,10 @@ class AsyncStream(AsyncIterator[TextEvent]):
         if response is grpc.aio.EOF:
             self._is_over = True
             raise StopAsyncIteration
+        if response is None:
+            self._call.cancel()
+            self._error = unreadable_response(self._address)
+            raise self._error
         return cast(GenerateResponse, response)
 
     async def _next_response(self) -> object:

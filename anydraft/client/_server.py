@@ -33,21 +33,29 @@ _ROLES: dict[int, Role] = {
 
 @dataclass(frozen=True, slots=True)
 class ServerInfo:
-    """What a node says about itself; None where it does not say."""
+    """What a node says about itself and the target; None where it does not say."""
 
     role: Role
     model: str
-    """The model that this node runs: a target, or an assistant."""
+    """The target that answers, on both nodes; empty on a draft node that has not reached its verify
+    node yet."""
     version: str
     """Of the anydraft distribution."""
     protocol_revision: int
     engine: str
-    """How the model is run: engine, precision, device."""
+    """How this node runs its own model, target or assistant: engine, precision, device."""
     context_tokens: int | None
+    """The target's longest prompt plus answer, in its tokens."""
     has_chat_template: bool | None
+    """Whether the target brings one."""
     vocabulary_size: int | None
+    """The target's."""
     verify_address: str | None
     """What a draft node dials."""
+    assistant: str | None
+    """What drafts, on a draft node: the assistant's name, or "prompt lookup"."""
+    dtype: str | None
+    """Precision of the target's weights: "float32", "bfloat16" or "float16"."""
 
 
 def decode_info(info: server_pb2.ServerInfo) -> ServerInfo:
@@ -61,6 +69,8 @@ def decode_info(info: server_pb2.ServerInfo) -> ServerInfo:
         has_chat_template=info.has_chat_template if info.HasField("has_chat_template") else None,
         vocabulary_size=info.vocabulary_size if info.HasField("vocabulary_size") else None,
         verify_address=info.verify_address if info.HasField("verify_address") else None,
+        assistant=info.assistant if info.HasField("assistant") else None,
+        dtype=info.dtype if info.HasField("dtype") else None,
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from types import TracebackType
 from typing import Any, Self, Unpack, cast
 
@@ -13,7 +13,7 @@ import grpc
 from anydraft.client._answer import GenerationResult, TextEvent
 from anydraft.client._assembly import AnswerAssembler
 from anydraft.client._deadline import Deadline, require_timeout
-from anydraft.client._options import GenerateOptions, build_request
+from anydraft.client._options import GenerateOptions, Messages, build_request
 from anydraft.client._server import (
     GENERATION_SERVICE,
     READY_POLL_S,
@@ -57,11 +57,12 @@ class Client:
         self,
         prompt: str | None = None,
         *,
-        messages: Sequence[Mapping[str, str]] | None = None,
+        messages: Messages | None = None,
         timeout: float | None = None,
         **options: Unpack[GenerateOptions],
     ) -> Stream:
         """Starts an answer to a raw `prompt` or to chat `messages` ({"role": ..., "content": ...}).
+        A content is text, or parts ({"type": "text", "text": ...}), which are joined.
 
         `timeout` limits the whole answer. See `GenerateOptions` for the other arguments; they are
         checked before anything is sent (InvalidRequestError).

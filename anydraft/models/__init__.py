@@ -14,17 +14,19 @@ targets), `resolve_assistant` into an ONNX folder (for the edge). Only `load_den
 
 from __future__ import annotations
 
-from anydraft.models.assistant import resolve_assistant
+from anydraft.models.assistant import resolve_assistant, resolve_assistant_files
 from anydraft.models.export import PRECISIONS, export_assistant
-from anydraft.models.files import ModelFiles
+from anydraft.models.files import ModelFiles, display_name
 from anydraft.models.loading import load_dense
 from anydraft.models.resolve import resolve_model
 
 __all__ = [
     "PRECISIONS",
     "ModelFiles",
+    "display_name",
     "export_assistant",
     "load_dense",
     "resolve_assistant",
+    "resolve_assistant_files",
     "resolve_model",
 ]

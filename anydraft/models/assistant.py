@@ -7,13 +7,16 @@ torch nor the original. The folder may be copied to a machine that has neither.
 from __future__ import annotations
 
 import hashlib
+import logging
 import re
+from dataclasses import replace
 from pathlib import Path
 
 from anydraft.errors import InvalidRequestError
 from anydraft.models import hub
 from anydraft.models.cache import cache_root, exclusive
 from anydraft.models.export import (
+    EXPORTED_DECODER,
     MANIFEST,
     PRECISIONS,
     builder_version,
@@ -21,9 +24,11 @@ from anydraft.models.export import (
     export_assistant,
     require_export_extra,
 )
-from anydraft.models.files import ModelFiles
+from anydraft.models.files import ModelFiles, display_name
 from anydraft.models.registry import RegistryEntry
 from anydraft.models.resolve import HubName, offers_onnx, parse_name, resolve_files
+
+logger = logging.getLogger(__name__)
 
 
 def resolve_assistant(
@@ -32,12 +37,32 @@ def resolve_assistant(
     precision: str = "int4",
     progress: bool | None = None,
     download: bool = True,
+    trust_remote_code: bool = False,
 ) -> Path:
-    """A folder with an ONNX decoder and tokenizer.json, of the model that `name` means.
+    """The folder of `resolve_assistant_files`."""
+    return resolve_assistant_files(
+        name,
+        precision=precision,
+        progress=progress,
+        download=download,
+        trust_remote_code=trust_remote_code,
+    ).folder
+
+
+def resolve_assistant_files(
+    name: str,
+    *,
+    precision: str = "int4",
+    progress: bool | None = None,
+    download: bool = True,
+    trust_remote_code: bool = False,
+) -> ModelFiles:
+    """A folder with tokenizer.json, and the ONNX decoder in it, of the model that `name` means.
 
     `precision` ("int4", "int8", "fp32") chooses among several ONNX files, or what is exported; a
-    folder with one ONNX file is taken as it is. Raises what `resolve_model` and `export_assistant`
-    raise; FailedPreconditionError where an export is needed and its packages are missing.
+    folder with one ONNX file is taken as it is, and so is a file that `name` names. Raises what
+    `resolve_model` and `export_assistant` raise; FailedPreconditionError (EXPORT_NEEDED) where an
+    export is needed and its packages are missing.
     """
     if precision not in PRECISIONS:
         raise InvalidRequestError(
@@ -49,7 +74,9 @@ def resolve_assistant(
         # Known by its hash: an export that was copied here is found without the original.
         stem = f"{meant.key}-{precision}"
         if found := _cached_export(stem):
-            return found
+            return _exported(found, name)
+        if not can_export() and (ready := _ready_made(meant, precision, progress, download)):
+            return ready
         require_export_extra(name)
     elif isinstance(meant, HubName) and not can_export():
         _require_ready_made(meant, name, precision)
@@ -57,16 +84,41 @@ def resolve_assistant(
         name, prefer="onnx", precision=precision, progress=progress, download=download
     )
     if files.onnx_file is not None:
-        return files.folder
+        return files
     stem = f"{_key(files)}-{precision}"
     if found := _cached_export(stem):
-        return found
+        return _exported(found, name)
     require_export_extra(name)
     out = cache_root() / "onnx" / f"{stem}-genai{builder_version()}"
     with exclusive(out.name, f"exporting {name}"):
-        if found := _cached_export(stem):
-            return found
-        return export_assistant(files, out, precision, progress=progress)
+        found = _cached_export(stem) or export_assistant(
+            files, out, precision, progress=progress, trust_remote_code=trust_remote_code
+        )
+    return _exported(found, name)
+
+
+def _exported(folder: Path, name: str) -> ModelFiles:
+    return ModelFiles(display_name(name), folder, None, None, onnx_file=EXPORTED_DECODER)
+
+
+def _ready_made(
+    entry: RegistryEntry, precision: str, progress: bool | None, download: bool
+) -> ModelFiles | None:
+    """The ONNX files that somebody published of a registry model, where nothing can be exported."""
+    if entry.onnx is None:
+        return None
+    is_here = hub.cached_snapshot(entry.onnx.repository, entry.onnx.revision) is not None
+    if not is_here and not (download and hub.is_reachable()):
+        return None
+    logger.info(
+        "%s: torch is not installed to export it; taking the ONNX files of %s",
+        entry.name,
+        entry.onnx,
+    )
+    found = resolve_files(
+        entry.onnx.name, prefer="onnx", precision=precision, progress=progress, download=download
+    )
+    return replace(found, name=entry.name, licence=entry.licence)
 
 
 def _require_ready_made(meant: HubName, name: str, precision: str) -> None:

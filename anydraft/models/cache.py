@@ -27,7 +27,17 @@ CHUNK_BYTES = 1 << 20
 
 
 def cache_root() -> Path:
-    """`$ANYDRAFT_CACHE`, else `$XDG_CACHE_HOME/anydraft`, else `~/.cache/anydraft`."""
+    """`$ANYDRAFT_CACHE`, else `$XDG_CACHE_HOME/anydraft`, else `~/.cache/anydraft`.
+
+    Raises FailedPreconditionError where that is a file.
+    """
+    root = _chosen_root()
+    if root.exists() and not root.is_dir():
+        raise _not_writable(root, "it is a file")
+    return root
+
+
+def _chosen_root() -> Path:
     if chosen := os.environ.get("ANYDRAFT_CACHE"):
         return Path(chosen).expanduser()
     if base := os.environ.get("XDG_CACHE_HOME"):
@@ -40,12 +50,29 @@ def make_folder(folder: Path) -> Path:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise FailedPreconditionError(
-            f"The folder {folder} cannot be created ({error.strerror}). "
-            "Set ANYDRAFT_CACHE to a folder that you may write to.",
-            reason="CACHE_NOT_WRITABLE",
-        ) from error
+        raise _not_writable(folder, error.strerror or type(error).__name__) from error
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise _not_writable(folder, "no permission to write")
     return folder
+
+
+def _not_writable(folder: Path, problem: str) -> FailedPreconditionError:
+    return FailedPreconditionError(
+        f"Nothing can be kept in {folder} ({problem}). Set ANYDRAFT_CACHE to a folder that you may "
+        "write to.",
+        reason="CACHE_NOT_WRITABLE",
+    )
+
+
+def folder_bytes(folder: Path) -> int:
+    """Bytes in all files below `folder`, some of which may vanish meanwhile."""
+    total = 0
+    for path in folder.rglob("*"):
+        try:
+            total += path.stat().st_size if path.is_file() else 0
+        except OSError:
+            continue
+    return total
 
 
 def require_room(needed_bytes: int, folder: Path, purpose: str) -> None:

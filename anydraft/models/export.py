@@ -37,6 +37,7 @@ logger = logging.getLogger(__name__)
 
 PRECISIONS = ("int4", "int8", "fp32")
 MANIFEST = "anydraft.json"
+EXPORTED_DECODER = "model.onnx"
 
 _BUILDER = "anydraft.models.build_onnx"
 _BUILDER_OPTIONS = (
@@ -79,7 +80,12 @@ def builder_version() -> str:
 
 
 def export_assistant(
-    files: ModelFiles, out: Path, precision: str = "int4", *, progress: bool | None = False
+    files: ModelFiles,
+    out: Path,
+    precision: str = "int4",
+    *,
+    progress: bool | None = False,
+    trust_remote_code: bool = False,
 ) -> Path:
     """Write `files` as an ONNX folder at `out`, and return `out`.
 
@@ -97,7 +103,8 @@ def export_assistant(
     make_folder(out.parent)
     with tempfile.TemporaryDirectory(prefix=f".{out.name}-", dir=out.parent) as scratch:
         built = Path(scratch) / "onnx"
-        _export_into(files, built, Path(scratch) / "dense", precision, progress)
+        logger.info("exporting %s to ONNX in %s", files.name, precision)
+        _export_into(files, built, precision, progress, trust_remote_code)
         if out.exists():
             shutil.rmtree(out)
         built.rename(out)
@@ -107,17 +114,24 @@ def export_assistant(
 def require_export_extra(name: str) -> None:
     if not can_export():
         raise FailedPreconditionError(
-            f"{name} has to be turned into ONNX first, for which packages are missing here. Run "
-            "`pip install 'anydraft[export]'`, or run `anydraft models export "
-            f"{name} --output FOLDER` on another machine, copy the folder and name it.",
-            reason="PACKAGE_MISSING",
+            f"{name} is no ONNX model, and turning it into one needs torch, which is not installed "
+            "here. On any machine: `pip install 'anydraft[export]'`, then `anydraft models export "
+            f"{name} --output FOLDER`. Copy FOLDER to this machine, and start here with "
+            "`--model FOLDER`. (Or install anydraft[export] here.)",
+            reason="EXPORT_NEEDED",
         )
 
 
 def _export_into(
-    files: ModelFiles, built: Path, dense: Path, precision: str, progress: bool | None
+    files: ModelFiles,
+    built: Path,
+    precision: str,
+    progress: bool | None,
+    trust_remote_code: bool,
 ) -> None:
-    model, tokenizer = load_dense(files, "float32", progress=progress)
+    model, tokenizer = load_dense(
+        files, "float32", progress=progress, trust_remote_code=trust_remote_code
+    )
     dense_bytes = 4 * sum(parameter.numel() for parameter in model.parameters())
     require_room(2 * dense_bytes, built.parent, f"Exporting {files.name}")
     reference = _reference(model, tokenizer)
@@ -125,18 +139,19 @@ def _export_into(
     source = files.folder
     if files.gguf_file is not None:
         # The builder reads dense weights only.
-        source = dense
+        source = built.parent / "dense"
         with progress_bars(wants_progress(progress)):
-            model.save_pretrained(dense)
-        tokenizer.save_pretrained(dense)
+            model.save_pretrained(source)
+        tokenizer.save_pretrained(source)
     del model
     gc.collect()
-    _run_builder(source, built, precision, files.name)
+    trust = (f"hf_remote={str(trust_remote_code).lower()}",)
+    _run_builder(source, built, precision, files.name, trust)
     tokenizer.save_pretrained(built)
     config.save_pretrained(built)
     # save_pretrained would refuse settings that generate only warns about.
     (built / "generation_config.json").write_text(generation.to_json_string())
-    _check(built / "model.onnx", reference, precision, files.name)
+    _check(built / EXPORTED_DECODER, reference, precision, files.name)
     manifest = _manifest(files, precision, config, generation)
     (built / MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n")
 
@@ -150,14 +165,16 @@ def _reference(model: Any, tokenizer: Any) -> _Reference:
     return _Reference(token_ids, logits.float().numpy())
 
 
-def _run_builder(source: Path, built: Path, precision: str, name: str) -> None:
+def _run_builder(
+    source: Path, built: Path, precision: str, name: str, options: tuple[str, ...]
+) -> None:
     """Build the ONNX folder `built`; int4 falls back to its plain form, see `_INT4_OPTIONS`."""
     if precision == "int4":
-        if not _build(source, built, precision, _INT4_OPTIONS):
+        if not _build(source, built, precision, (*options, *_INT4_OPTIONS)):
             return
         logger.info("%s is quantized the plain way, which costs accuracy.", name)
         shutil.rmtree(built, ignore_errors=True)
-    output = _build(source, built, precision, ())
+    output = _build(source, built, precision, options)
     if not output:
         return
     if "NotImplementedError" in output:
@@ -183,7 +200,7 @@ def _build(source: Path, built: Path, precision: str, options: tuple[str, ...]) 
     result = subprocess.run(
         command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
     )
-    if result.returncode == 0 and (built / "model.onnx").is_file():
+    if result.returncode == 0 and (built / EXPORTED_DECODER).is_file():
         return ""
     return result.stdout.decode(errors="replace").strip() or f"exit {result.returncode}"
 

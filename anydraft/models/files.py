@@ -1,7 +1,7 @@
 """What a model on disk looks like: which files are its weights, and whether any is missing.
 
-Three layouts are known. *dense*: config.json, safetensors (or pytorch_model.bin), a tokenizer, as
-transformers writes them. *gguf*: one file that holds everything. *onnx*: a decoder and a tokenizer,
+Three layouts are known. *dense*: config.json, safetensors, a tokenizer, as transformers
+writes them. *gguf*: one file that holds everything. *onnx*: a decoder and a tokenizer,
 as onnxruntime-genai (`model.onnx`) or transformers.js (`onnx/model_q4.onnx`) lay them out.
 The same rules serve lists of names from the Hub and folders on disk.
 """
@@ -21,7 +21,8 @@ Layout = Literal["dense", "onnx"]
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt")
 
-_DENSE_WEIGHTS = re.compile(r"(model|pytorch_model)(-\d+-of-\d+)?\.(safetensors|bin)")
+_DENSE_WEIGHTS = re.compile(r"model(-\d+-of-\d+)?\.safetensors")
+_PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
 _SPLIT_GGUF = re.compile(r"-\d{5}-of-\d{5}\.gguf$")
 # Spellings of a precision in file or folder names, best first. transformers.js: model_q4.onnx,
 # model_quantized.onnx (8 bits), model.onnx; onnxruntime-genai: cpu-int4-rtn-block-32/model.onnx.
@@ -30,7 +31,9 @@ _ONNX_SPELLINGS = {
     "int8": ("int8", "quantized", "uint8", "q8"),
     "fp32": ("fp32",),
 }
-_OTHER_SPELLINGS = ("fp16", "q4f16", "bf16", "cuda", "gpu", "directml", "dml", "webgpu", "merged")
+_OTHER_SPELLINGS = ("fp16", "q4f16", "bf16", "cuda", "gpu", "directml", "dml", "webgpu")
+# How far above an ONNX file its tokenizer may lie.
+_LEVELS = 3
 _GIT_LFS_POINTER = b"version https://git-lfs"
 
 
@@ -39,7 +42,7 @@ class ModelFiles:
     """A model whose files are on this machine."""
 
     name: str
-    """As the user named it."""
+    """As the user named it, without the path where that was one."""
     folder: Path
     gguf_file: str | None
     """Name inside `folder` of the one file that holds everything, for the gguf layout."""
@@ -49,6 +52,15 @@ class ModelFiles:
     """Path inside `folder` of the decoder, for the onnx layout."""
     sha256: str | None = None
     """Hash of the file, where it is known and was verified."""
+
+
+def display_name(name: str) -> str:
+    """What others may see of a name: of a path only its last part, without .gguf or .onnx."""
+    path = Path(name).expanduser()
+    if not path.exists() and not name.startswith(("/", "./", "../", "~")):
+        return name
+    last = path.resolve().name
+    return last.removesuffix(".gguf").removesuffix(".onnx") or "model"
 
 
 def inspect_local(path: Path, name: str, *, prefer: Layout, precision: str | None) -> ModelFiles:
@@ -65,7 +77,10 @@ def inspect_local(path: Path, name: str, *, prefer: Layout, precision: str | Non
     has_dense = any(_DENSE_WEIGHTS.fullmatch(file) for file in names)
     onnx = choose_onnx(names, precision)
     if onnx and (prefer == "onnx" or not has_dense):
-        return _onnx_model(_tokenizer_folder((path / onnx).parent, stop=path), path / onnx, name)
+        decoder = path / onnx
+        if named := named_decoder(decoder.parent):
+            decoder = named
+        return _onnx_model(_tokenizer_folder(decoder.parent, stop=path), decoder, name)
     if has_dense:
         return dense_model(path, name)
     ggufs = [file for file in names if file.endswith(".gguf")]
@@ -76,15 +91,30 @@ def inspect_local(path: Path, name: str, *, prefer: Layout, precision: str | Non
             f"{path} holds several GGUF files. Name one of them: {', '.join(sorted(ggufs))}.",
             reason="MODEL_AMBIGUOUS",
         )
+    refuse_pickles(names, name)
     raise NotFoundError(
         f"{path} holds no weights. Expected model.safetensors (or model-*-of-*.safetensors with "
-        "model.safetensors.index.json, or pytorch_model.bin) beside config.json and "
-        "tokenizer.json; or an ONNX decoder such as model.onnx; or one .gguf file.",
+        "model.safetensors.index.json) beside config.json and tokenizer.json; or an ONNX decoder "
+        "such as model.onnx; or one .gguf file.",
         reason="MODEL_FILES_MISSING",
     )
 
 
+def refuse_pickles(names: Collection[str], name: str) -> None:
+    """Raise UnsupportedModelError if there are pickled weights among `names`."""
+    pickled = sorted(file for file in names if file.endswith(_PICKLES))
+    if pickled:
+        raise UnsupportedModelError(
+            f"{name} holds its weights as a pickle ({pickled[0]}), which may run code when it is "
+            "read, and is not. Name a repository or revision with safetensors, or convert it where "
+            "you trust it: AutoModelForCausalLM.from_pretrained(...).save_pretrained(FOLDER, "
+            "safe_serialization=True).",
+            reason="PICKLED_WEIGHTS",
+        )
+
+
 def gguf_model(path: Path, name: str, licence: str | None = None) -> ModelFiles:
+    refuse_pickles([path.name], name)
     if path.suffix != ".gguf":
         raise UnsupportedModelError(
             f"{path} is not a model file. Name a .gguf or .onnx file, or a folder.",
@@ -140,8 +170,9 @@ def choose_onnx(names: Collection[str], precision: str | None) -> str | None:
 
 
 def onnx_companions(names: Collection[str], decoder: str) -> list[str]:
-    """The decoder, its external data, and the small files beside it and at the top."""
+    """The decoder, its external data, and the small files beside it and in the folders above."""
     folder = PurePosixPath(decoder).parent
+    above = PurePosixPath(decoder).parents
     stem = PurePosixPath(decoder).name
     data = re.compile(re.escape(stem) + r"[._]data(_\d+)?")
 
@@ -149,17 +180,19 @@ def onnx_companions(names: Collection[str], decoder: str) -> list[str]:
         path = PurePosixPath(name)
         if path.parent == folder and (path.name == stem or data.fullmatch(path.name)):
             return True
-        return path.parent in (folder, PurePosixPath(".")) and _is_small(path.name)
+        return path.parent in above and _is_small(path.name)
 
     return [name for name in names if belongs(name)]
 
 
 def dense_companions(names: Collection[str]) -> list[str]:
-    """The files of a transformers folder: safetensors rather than .bin where there are both."""
+    """The files of a transformers folder, its code included, which is run only where it is trusted;
+    none where it has no safetensors."""
     top = [name for name in names if "/" not in name]
     weights = [name for name in top if _DENSE_WEIGHTS.fullmatch(name)]
-    safetensors = [name for name in weights if name.endswith(".safetensors")]
-    return [name for name in top if _is_small(name)] + (safetensors or weights)
+    if not weights:
+        return []
+    return [name for name in top if _is_small(name) or name.endswith(".py")] + weights
 
 
 def _onnx_model(folder: Path, decoder: Path, name: str) -> ModelFiles:
@@ -180,8 +213,8 @@ def _onnx_model(folder: Path, decoder: Path, name: str) -> ModelFiles:
 
 
 def _tokenizer_folder(folder: Path, stop: Path | None = None) -> Path:
-    """`folder` or the one above it (down to `stop`) that has tokenizer.json; else `folder`."""
-    for candidate in (folder, folder.parent):
+    """`folder` or the nearest above it (up to `stop`) that has tokenizer.json; else `folder`."""
+    for candidate in (folder, *list(folder.parents)[:_LEVELS]):
         if (candidate / "tokenizer.json").is_file():
             return candidate
         if candidate == stop:
@@ -189,14 +222,26 @@ def _tokenizer_folder(folder: Path, stop: Path | None = None) -> Path:
     return folder
 
 
-def _onnx_misfit(name: str, precision: str | None) -> tuple[int, int]:
+def named_decoder(folder: Path) -> Path | None:
+    """The file that genai_config.json in `folder` names, if both are there."""
+    try:
+        config = json.loads((folder / "genai_config.json").read_text(encoding="utf-8"))
+        file = folder / config["model"]["decoder"]["filename"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return file if file.is_file() else None
+
+
+def _onnx_misfit(name: str, precision: str | None) -> tuple[bool, int, int]:
     words = set(re.split(r"[^a-z0-9]+", name.lower().removesuffix(".onnx")))
+    # optimum used to write a decoder for the first call only beside the one for all calls.
+    first_call_only = {"decoder", "model"} <= words and "merged" not in words
     foreign = len(words.intersection(_OTHER_SPELLINGS))
     for rank, spelling in enumerate(_ONNX_SPELLINGS.get(precision or "", ())):
         if spelling in words:
-            return foreign, rank
+            return first_call_only, foreign, rank
     named = any(words.intersection(spellings) for spellings in _ONNX_SPELLINGS.values())
-    return foreign, 20 if named else 10
+    return first_call_only, foreign, 20 if named else 10
 
 
 def _is_partial(name: str) -> bool:
@@ -211,16 +256,15 @@ def _is_small(name: str) -> bool:
 
 
 def _indexed_shards(folder: Path, present: set[str]) -> set[str]:
-    for index in ("model.safetensors.index.json", "pytorch_model.bin.index.json"):
-        if index in present:
-            try:
-                return set(json.loads((folder / index).read_text())["weight_map"].values())
-            except (ValueError, KeyError, AttributeError) as error:
-                raise FailedPreconditionError(
-                    f"{folder / index} is damaged. Download it again.",
-                    reason="MODEL_FILE_DAMAGED",
-                ) from error
-    return set()
+    index = "model.safetensors.index.json"
+    if index not in present:
+        return set()
+    try:
+        return set(json.loads((folder / index).read_text())["weight_map"].values())
+    except (ValueError, KeyError, AttributeError) as error:
+        raise FailedPreconditionError(
+            f"{folder / index} is damaged. Download it again.", reason="MODEL_FILE_DAMAGED"
+        ) from error
 
 
 def _files_below(folder: Path, depth: int = 3) -> Sequence[Path]:

@@ -1,8 +1,7 @@
-"""Two repairs to how transformers reads a GGUF file: it reads it three times, slowly, and it cuts
-the text of some tokenizers in other places than the model was trained with.
+"""A GGUF file read once, and compared with what transformers makes of it.
 
-Both concern llama, qwen2, gemma3 and the other architectures that transformers 5 still loads
-through the `gguf` package. A transformers that no longer goes that way is unaffected.
+What the file says beyond what transformers obeys is in `gguf_config`, `gguf_rope` and
+`gguf_tokenizer`.
 """
 
 from __future__ import annotations
@@ -10,22 +9,25 @@ from __future__ import annotations
 import functools
 import logging
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from anydraft.models.gguf_config import check_tensors, obey_metadata
+from anydraft.models.gguf_rope import ROPE_TENSORS
+
 logger = logging.getLogger(__name__)
 
 _PATCHING = threading.Lock()
-
-# llama.cpp's names of pre-tokenizers that split digits one by one before anything else
-# (src/llama-vocab.cpp, LLAMA_VOCAB_PRE_TYPE_SMOLLM and its neighbours). transformers takes them for
-# GPT-2's, which joins "\n\n1" and "  1" differently.
-_SPLITS_DIGITS = {"smollm", "starcoder", "refact", "command-r", "codeshell", "exaone", "minerva-7b"}
-# Those whose own tokenizer.json composes characters first.
-_COMPOSES = {"qwen2"}
-_LIKE_GPT2 = {"gpt-2", "phi-2", "mpt", "olmo", "jais"}
+# What generate reads from generation_config, where the file recommends how to sample.
+_SAMPLING = {
+    "temp": "temperature",
+    "top_k": "top_k",
+    "top_p": "top_p",
+    "min_p": "min_p",
+    "penalty_repeat": "repetition_penalty",
+}
 
 
 @contextmanager
@@ -66,57 +68,72 @@ def read_once(progress: bool) -> Iterator[None]:
                 setattr(module, name, original)
 
 
-def read_text_field(path: Path, key: str) -> str | None:
-    """A string of the metadata; cheap inside `read_once`, which has parsed the file."""
-    field = _fields(path).get(key)
-    return str(field.contents()) if field is not None else None
+def read_fields(path: Path) -> Mapping[str, Any]:
+    """The metadata by key, whose values are `.contents()`; cheap inside `read_once`."""
+    fields: Mapping[str, Any] = _reader(path).fields
+    return fields
 
 
-def end_token_ids(path: Path) -> list[int]:
-    """Every id that ends an answer: `eos`, and the end-of-turn that transformers leaves out."""
-    fields = _fields(path)
-    keys = [f"tokenizer.ggml.{kind}_token_id" for kind in ("eos", "eot", "eom")]
-    ids = [int(fields[key].contents()) for key in keys if key in fields]
-    return list(dict.fromkeys(ids))
+def obey(config: Any, path: Path) -> None:
+    """Make `config` say what the file says. Raises UnsupportedModelError naming what cannot be."""
+    reader = _reader(path)
+    # The vocabulary is the tokenizer's, and slow to make into Python objects.
+    facts = {
+        key: field.contents()
+        for key, field in reader.fields.items()
+        if not key.startswith("tokenizer.")
+    }
+    # A configuration has defaults for these, which mean other tokens in this vocabulary.
+    for token in ("bos", "pad"):
+        key = "padding" if token == "pad" else token
+        if f"tokenizer.ggml.{key}_token_id" not in reader.fields:
+            setattr(config, f"{token}_token_id", None)
+    factors = {tensor.name: tensor.data for tensor in reader.tensors if tensor.name in ROPE_TENSORS}
+    obey_metadata(config, facts, factors, path.name)
 
 
-def repair_tokenizer(tokenizer: Any, path: Path) -> None:
-    """Make a tokenizer that transformers converted from `path` cut text as its model expects."""
-    from tokenizers import normalizers, pre_tokenizers
+def require_every_tensor(model: Any, loading: Mapping[str, Any], path: Path) -> None:
+    """Raise UnsupportedModelError unless every tensor of the file went into `model`, and every
+    parameter came from one. `loading` is what from_pretrained tells of it."""
+    from transformers import modeling_gguf_pytorch_utils
+    from transformers.integrations.gguf.utils import is_gguf_arch_supported
 
-    if read_text_field(path, "tokenizer.ggml.model") != "gpt2":
+    loader: Any = modeling_gguf_pytorch_utils
+    reader = _reader(path)
+    architecture = str(reader.fields["general.architecture"].contents())
+    names = [tensor.name for tensor in reader.tensors]
+    if is_gguf_arch_supported(architecture):
+        check_tensors(loading["unexpected_keys"], (), loading["missing_keys"], path.name)
         return
-    backend = tokenizer.backend_tokenizer
-    kind = read_text_field(path, "tokenizer.ggml.pre") or "default"
-    if kind in _SPLITS_DIGITS:
-        backend.pre_tokenizer = pre_tokenizers.Sequence(
-            [
-                pre_tokenizers.Digits(individual_digits=True),
-                pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True),
-            ]
-        )
-    elif kind in _COMPOSES:
-        backend.normalizer = normalizers.NFC()
-    elif kind not in _LIKE_GPT2 and not _is_known(kind):
-        logger.warning(
-            "%s has a tokenizer of the kind %r, which transformers reads as GPT-2's; text may be "
-            "cut in other places than the model was trained with. The model's dense repository "
-            "has the exact tokenizer.",
-            path.name,
-            kind,
-        )
+    processor = loader.TENSOR_PROCESSORS.get(architecture, loader.TensorProcessor)(
+        config=model.config.to_dict()
+    )
+    mapped = {*loader.get_gguf_hf_weights_map(model, processor)}
+    if architecture == "gpt2":
+        mapped.add("output.weight")
+    check_tensors(names, mapped, loading["missing_keys"], path.name)
 
 
-def _fields(path: Path) -> Any:
+def recommended_sampling(path: Path) -> dict[str, Any]:
+    """Fields of generation_config for how the file recommends to sample (`general.sampling.*`)."""
+    fields = read_fields(path)
+    said = {}
+    for key, name in _SAMPLING.items():
+        if (field := fields.get(f"general.sampling.{key}")) is not None:
+            said[name] = field.contents()
+    others = [
+        key
+        for key in fields
+        if key.startswith("general.sampling.") and key.rpartition(".")[2] not in _SAMPLING
+    ]
+    if others:
+        logger.warning("%s recommends %s, which is ignored.", path.name, ", ".join(others))
+    if said and said.get("temperature", 1.0) > 0:
+        return said | {"do_sample": True}
+    return {}
+
+
+def _reader(path: Path) -> Any:
     import gguf
 
-    return gguf.GGUFReader(str(path)).fields
-
-
-def _is_known(kind: str) -> bool:
-    """Whether transformers has a split of its own for this kind."""
-    try:
-        from transformers.integrations.gguf import gguf_tokenizer_mapping as mapping
-    except ImportError:
-        return True
-    return kind in getattr(mapping, "GGUF_PRE_TOKENIZER_SPLITS", {kind: None})
+    return gguf.GGUFReader(str(path))

@@ -48,6 +48,13 @@ def cache_folder() -> Path:
     return Path(constants.HF_HUB_CACHE)
 
 
+def blobs_folder(repository: str) -> Path:
+    """Where the Hub's cache keeps what it downloads of a repository, finished or not."""
+    from huggingface_hub.file_download import repo_folder_name
+
+    return cache_folder() / repo_folder_name(repo_id=repository, repo_type="model") / "blobs"
+
+
 @functools.cache
 def is_reachable() -> bool:
     """Whether the Hub answers at all; asked once per process. `HF_HUB_OFFLINE` says no."""
@@ -174,6 +181,12 @@ def _mapped_errors(repository: str, revision: str | None) -> Iterator[None]:
             f"The Hub has no {at} with that revision and file. Check the name, or leave the "
             "revision out.",
             reason="MODEL_NOT_FOUND",
+        ) from error
+    except (PermissionError, NotADirectoryError, FileExistsError) as error:
+        raise FailedPreconditionError(
+            f"The Hub's cache {cache_folder()} cannot be written ({error.strerror}). Set HF_HOME "
+            "to a folder that you may write to.",
+            reason="CACHE_NOT_WRITABLE",
         ) from error
     except Exception as error:
         # Every other failure of the Hub's client (httpx, OSError, its own errors) is the network's.

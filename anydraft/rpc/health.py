@@ -12,6 +12,8 @@ import grpc
 import grpc.aio
 from google.protobuf.wrappers_pb2 import Int32Value, StringValue
 
+from anydraft.rpc.status import unreadable_response
+
 _CHECK = "/grpc.health.v1.Health/Check"
 
 
@@ -25,16 +27,19 @@ class Health(IntEnum):
 
 
 async def check(channel: grpc.aio.Channel, service: str, *, timeout_s: float | None) -> Health:
-    """How `service` (full name; "" for the process) does. Raises grpc.RpcError.
+    """How `service` (full name; "" for the process) does.
 
-    A service that the server never heard of is SERVICE_UNKNOWN.
+    A service that the server never heard of is SERVICE_UNKNOWN. Raises grpc.RpcError, and
+    InternalError for an answer that is none.
     """
     call = channel.unary_unary(_CHECK, StringValue.SerializeToString, Int32Value.FromString)
     try:
         response = await call(StringValue(value=service), timeout=timeout_s)
     except grpc.RpcError as exc:
         return _unless_not_found(exc)
-    return Health(response.value)
+    if response is None:
+        raise unreadable_response()
+    return _health(response)
 
 
 def check_sync(channel: grpc.Channel, service: str, *, timeout_s: float | None) -> Health:
@@ -44,7 +49,15 @@ def check_sync(channel: grpc.Channel, service: str, *, timeout_s: float | None) 
         response = call(StringValue(value=service), timeout=timeout_s)
     except grpc.RpcError as exc:
         return _unless_not_found(exc)
-    return Health(response.value)
+    return _health(response)
+
+
+def _health(response: Int32Value) -> Health:
+    """A status that this client does not know counts as UNKNOWN."""
+    try:
+        return Health(response.value)
+    except ValueError:
+        return Health.UNKNOWN
 
 
 def _unless_not_found(exc: grpc.RpcError) -> Health:

@@ -27,7 +27,8 @@ from grpc_reflection.v1alpha import reflection
 
 from anydraft.errors import FailedPreconditionError
 from anydraft.rpc.address import Address, parse_listen
-from anydraft.rpc.channel import server_options
+from anydraft.rpc.calls import Calls
+from anydraft.rpc.channel import KEEP_ALIVE, KeepAlive, server_options
 from anydraft.rpc.services import RecordingServer
 
 logger = logging.getLogger(__name__)
@@ -35,16 +36,24 @@ logger = logging.getLogger(__name__)
 _SERVING = health_pb2.HealthCheckResponse.SERVING
 _NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 
+_COURTESY_S = 0.2
+"""What calls that are no answers get when the node stops: watchers of health learn about it, short
+calls finish. Then again, to send their status."""
+
 
 class NodeServer:
     """One listening server; build it inside the event loop that will run it."""
 
-    def __init__(self, listen: str) -> None:
+    def __init__(self, listen: str, *, keep_alive: KeepAlive = KEEP_ALIVE) -> None:
         """`listen` is HOST:PORT, port 0 for a free one; InvalidRequestError when it is not."""
         self._listen = parse_listen(listen)
         self._health = health.aio.HealthServicer()
         self._stopping: asyncio.Task[None] | None = None
-        self.server = RecordingServer(grpc.aio.server(options=server_options()))
+        self._calls = Calls()
+        self._grace_is_over = asyncio.Event()
+        self.server = RecordingServer(
+            grpc.aio.server(interceptors=[self._calls], options=server_options(keep_alive))
+        )
         """Register servicers on this before `start`."""
 
     async def start(self) -> str:
@@ -80,10 +89,11 @@ class NodeServer:
             )
         return Address(self._listen.host, port)
 
-    async def set_ready(self, service_full_names: Iterable[str]) -> None:
-        """Health says SERVING for these from now on. No effect once the server is stopping."""
+    async def set_ready(self, service_full_names: Iterable[str], is_ready: bool = True) -> None:
+        """Health says SERVING, or NOT_SERVING, for these from now on. No effect once the server is
+        stopping."""
         for name in service_full_names:
-            await self._health.set(name, _SERVING)
+            await self._health.set(name, _SERVING if is_ready else _NOT_SERVING)
 
     async def run_until_signal(self, grace_s: float) -> None:
         """Serves until SIGTERM or SIGINT (or `stop`), then drains; returns when all is stopped.
@@ -99,7 +109,7 @@ class NodeServer:
             if await _first_of(signals, stopped):
                 finishing = asyncio.create_task(self.stop(grace_s))
                 if await _first_of(signals, finishing):
-                    await self.server.stop(None)
+                    self._grace_is_over.set()
                 await finishing
         finally:
             stopped.cancel()
@@ -107,14 +117,30 @@ class NodeServer:
                 loop.remove_signal_handler(number)
 
     async def stop(self, grace_s: float) -> None:
-        """Health turns NOT_SERVING, new calls are refused, running ones get `grace_s` seconds."""
+        """Health turns NOT_SERVING, new calls are refused, answers get `grace_s` seconds.
+
+        An answer is a call inside `anydraft.rpc.calls.answering`. Every other one ends almost at
+        once, as UNAVAILABLE: streams that never opened, watchers of health, reflection.
+        """
         if self._stopping is None:
             self._stopping = asyncio.create_task(self._stop(grace_s))
         await asyncio.shield(self._stopping)
 
     async def _stop(self, grace_s: float) -> None:
         await self._health.enter_graceful_shutdown()
-        await self.server.stop(grace_s)
+        courtesy_s = min(grace_s, _COURTESY_S)
+        draining = asyncio.create_task(self._calls.drain(courtesy_s))
+        hurrying = asyncio.create_task(self._grace_is_over.wait())
+        await asyncio.wait(
+            {draining, hurrying}, timeout=grace_s, return_when=asyncio.FIRST_COMPLETED
+        )
+        if draining.done():
+            # For the last statuses. Some cannot be sent, because their client reads nothing.
+            await asyncio.sleep(courtesy_s)
+        for task in (draining, hurrying):
+            task.cancel()
+        # Once, and only now: two calls of it may meet, which crashes the process (grpcio 1.85).
+        await self.server.stop(None)
         logger.info("stopped")
 
 

@@ -6,6 +6,7 @@ again may help, `BadRequest` when one field of the request is at fault.
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any, NoReturn, TypeVar
 
 import grpc
@@ -21,13 +22,13 @@ from anydraft.errors import (
     DeadlineExceededError,
     FailedPreconditionError,
     InternalError,
+    InvalidFieldError,
     InvalidRequestError,
     NotFoundError,
     ResourceExhaustedError,
     UnavailableError,
     UnsupportedModelError,
 )
-from anydraft.rpc.validation import InvalidFieldError
 
 DOMAIN = "anydraft"
 
@@ -37,6 +38,12 @@ _M = TypeVar("_M", bound=Message)
 _MAX_MESSAGE_CHARS = 1000
 
 _CLASS_KEY = "class"
+
+_UNREADABLE = "Exception deserializing response!"
+"""What a synchronous client of grpcio says; an asynchronous one gives None for the response."""
+
+# How gRPC's resolvers begin, and what they say inside longer messages.
+_RESOLVER_WORDS = ("errors resolving", "DNS resolution failed", "lookup failed for")
 
 # Subclasses that a status code alone does not tell from their parent.
 _NAMED_CLASSES: dict[str, type[AnydraftError]] = {
@@ -68,9 +75,14 @@ _CLASS_OF_STATUS: dict[grpc.StatusCode, type[AnydraftError]] = {
 
 
 async def abort(context: grpc.aio.ServicerContext[Any, Any], error: AnydraftError) -> NoReturn:
-    """Ends the call with `error`; never returns."""
+    """Ends the call with `error`; never returns. CancelledError when the caller left meanwhile."""
     status = rpc_status.to_status(to_status(error))
-    await context.abort(status.code, status.details, status.trailing_metadata)
+    try:
+        await context.abort(status.code, status.details, status.trailing_metadata)
+    except (grpc.aio.InternalError, grpc.aio.UsageError) as exc:
+        # gRPC noticed here, before it came round to cancelling this task; or another status, which
+        # this task was cancelled over, is on its way.
+        raise asyncio.CancelledError from exc
     raise error  # abort raises; this tells type checkers of every gRPC release
 
 
@@ -92,6 +104,15 @@ def to_status(error: AnydraftError) -> status_pb2.Status:
         details.append(error_details_pb2.BadRequest(field_violations=[violation]))
     return status_pb2.Status(
         code=error.status.value[0], message=message, details=[_pack(detail) for detail in details]
+    )
+
+
+def unreadable_response(address: str = "the server") -> InternalError:
+    """For bytes that are not the message that a call gives."""
+    return InternalError(
+        f"{address} sent a response that cannot be read: check that it is an anydraft node, and "
+        "use the same anydraft version on both sides",
+        reason="RESPONSE_UNREADABLE",
     )
 
 
@@ -150,6 +171,8 @@ def _from_bare_status(code: grpc.StatusCode, message: str, address: str) -> Anyd
                 "give the address of an anydraft node that does",
                 reason="UNIMPLEMENTED",
             )
+        case grpc.StatusCode.INTERNAL if message == _UNREADABLE:
+            return unreadable_response(address)
         case grpc.StatusCode.RESOURCE_EXHAUSTED if "larger than max" in message:
             return ResourceExhaustedError(
                 f"a message exceeds the size limit ({message}): shorten the prompt",
@@ -162,13 +185,19 @@ def _from_bare_status(code: grpc.StatusCode, message: str, address: str) -> Anyd
 
 
 def _unreachable(message: str, address: str) -> UnavailableError:
-    if "failed to connect" not in message.lower() and "dns" not in message.lower():
+    cause = message.rsplit(": ", 1)[-1].rstrip("]")
+    if any(words in message for words in _RESOLVER_WORDS):
+        return UnavailableError(
+            f"{address} cannot be found: its host name does not resolve ({cause}). Check the "
+            "spelling and the network's DNS, or give an IP address",
+            reason="NAME_UNRESOLVED",
+        )
+    if "failed to connect" not in message.lower():
         return UnavailableError(
             f"the connection to {address} was lost ({message}): check that the node still runs, "
             "then ask again",
             reason="CONNECTION_LOST",
         )
-    cause = message.rsplit(": ", 1)[-1]
     return UnavailableError(
         f"cannot connect to {address} ({cause}): start a node there, or give the address of one",
         reason="UNREACHABLE",

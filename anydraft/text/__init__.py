@@ -1,6 +1,7 @@
 """Text rules: what makes "any tokenizer" true. Everything else trusts them."""
 
 from anydraft.text.alignment import Candidate, DraftAligner
+from anydraft.text.answer import AnswerPart, AnswerText
 from anydraft.text.chat import render_messages
 from anydraft.text.detokenizer import StreamingDetokenizer
 from anydraft.text.drafts import DraftBuffer
@@ -9,6 +10,8 @@ from anydraft.text.stopping import StopMatcher
 from anydraft.text.tokenizer import TextTokenizer
 
 __all__ = [
+    "AnswerPart",
+    "AnswerText",
     "AssistantMirror",
     "Candidate",
     "DraftAligner",

@@ -8,6 +8,10 @@ from dataclasses import dataclass
 from anydraft.text.continuation import Continuation
 from anydraft.text.tokenizer import TextTokenizer
 
+ALIGNED_BYTES = 1024
+"""How much of a draft is looked at in one call: more than any step checks, and a few milliseconds
+whatever the text and the tokenizer are."""
+
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
@@ -20,7 +24,8 @@ class Candidate:
 
 class DraftAligner:
     """Turns draft text into ids of one tokenizer. Holds no state between calls; a call costs a few
-    encodings of the draft and at most 32 committed ids, however long the session is."""
+    encodings of at most ALIGNED_BYTES of the draft and 32 committed ids, however long the session
+    is."""
 
     def __init__(self, tokenizer: TextTokenizer) -> None:
         self._tokenizer = tokenizer
@@ -35,10 +40,11 @@ class DraftAligner:
         unknown character, another case); so `end` grows strictly. Empty when the draft contradicts
         `pending`, holds lone surrogates, or cannot be written. Never raises.
 
-        The last candidate may be cut short by the end of the draft (" wor" of " world").
+        The last candidate may be cut short by the end of the draft (" wor" of " world"), or by
+        ALIGNED_BYTES.
         """
         try:
-            data = draft.encode()
+            data = _cut(draft[:ALIGNED_BYTES].encode())
         except UnicodeEncodeError:
             return []
         if not data.startswith(pending) or len(data) == len(pending):
@@ -59,3 +65,11 @@ class DraftAligner:
             end += len(piece)
             candidates.append(Candidate(token_id, end))
         return candidates
+
+
+def _cut(data: bytes) -> bytes:
+    """The whole characters of the first ALIGNED_BYTES."""
+    size = ALIGNED_BYTES
+    while size < len(data) and data[size] & 0xC0 == 0x80:
+        size -= 1
+    return data[:size]

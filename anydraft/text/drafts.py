@@ -6,7 +6,8 @@ text, special tokens written out.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 
 MEMORY_BYTES = 64 * 1024
 """How far back committed text is remembered, to judge drafts that come late."""
@@ -24,7 +25,9 @@ class DraftBuffer:
     """
 
     def __init__(self, *, max_bytes: int = 4096, max_pieces: int = 256) -> None:
-        """Pieces beyond either bound are dropped; a later draft that builds on them is a gap."""
+        """Pieces beyond either bound are dropped unseen; a later draft that builds on them is a
+        gap. A late draft may say as much again of committed text, or it is stale: what a draft
+        costs is bounded, whatever is in it."""
         self._max_bytes = max_bytes
         self._max_pieces = max_pieces
         self._committed_tail = bytearray()
@@ -59,9 +62,10 @@ class DraftBuffer:
         return [(piece.decode(), logprob) for piece, logprob in self._pieces]
 
     def offer(
-        self, seq: int, base_bytes: int, pieces: Sequence[tuple[str, float]], ends: bool
+        self, seq: int, base_bytes: int, pieces: Iterable[tuple[str, float]], ends: bool
     ) -> bool:
-        """Takes a draft in; False, and counted in `stale`, when it is stale."""
+        """Takes a draft in; False, and counted in `stale`, when it is stale. Of `pieces`, texts
+        with log-probabilities, no more than `2 * max_pieces + 1` are looked at."""
         taken = seq > self.last_seq and self._take(base_bytes, pieces, ends)
         if taken:
             self.last_seq = seq
@@ -88,22 +92,50 @@ class DraftBuffer:
         """Forgets what is held; the memory of the committed text stays."""
         self._hold([], ends=False)
 
-    def _take(self, base_bytes: int, pieces: Sequence[tuple[str, float]], ends: bool) -> bool:
+    def _take(self, base_bytes: int, pieces: Iterable[tuple[str, float]], ends: bool) -> bool:
+        new = self._encoded(pieces)
+        ahead = base_bytes - self.committed_bytes
         try:
-            new = [(piece.encode(), logprob) for piece, logprob in pieces]
+            kept = self._kept(ahead) if ahead >= 0 else self._rest_of_late(-ahead, new)
+            if kept is None:
+                return False
+            self._hold(chain(kept, new), ends)
         except UnicodeEncodeError:
             return False
-        ahead = base_bytes - self.committed_bytes
-        if ahead < 0:
-            since = self._committed_since(-ahead)
-            if since is None or not _join(new).startswith(since):
-                return False
-            self._hold(_without_head(new, len(since)), ends)
-            return True
-        if ahead > len(self._text) or _inside_character(self._text, ahead):
-            return False
-        self._hold(_head(self._pieces, ahead) + new, ends)
         return True
+
+    def _encoded(self, pieces: Iterable[tuple[str, float]]) -> Iterator[Piece]:
+        """As they are asked for; of a piece that exceeds every bound, just enough to see that."""
+        most = len(self._committed_tail) + self._max_bytes
+        for text, logprob in pieces:
+            yield text[: most + 1].encode(), logprob
+
+    def _kept(self, ahead: int) -> list[Piece] | None:
+        """The held pieces of the first `ahead` bytes; None when they are fewer, or end inside a
+        character."""
+        if ahead > len(self._text) or _inside_character(self._text, ahead):
+            return None
+        return _head(self._pieces, ahead)
+
+    def _rest_of_late(self, behind: int, new: Iterator[Piece]) -> list[Piece] | None:
+        """Takes the pieces off `new` that say the last `behind` committed bytes. Returns what goes
+        beyond them in the last of these; None when they say something else, or in too many
+        pieces."""
+        since = self._committed_since(behind)
+        if since is None:
+            return None
+        said = 0
+        for _ in range(self._max_pieces):
+            piece, logprob = next(new, (None, 0.0))
+            if piece is None:
+                return None
+            size = min(len(piece), len(since) - said)
+            if not since.startswith(piece[:size], said):
+                return None
+            said += size
+            if said == len(since):
+                return [(piece[size:], logprob)] if size < len(piece) else []
+        return None
 
     def _committed_since(self, behind: int) -> bytes | None:
         """The last `behind` bytes; None when they are forgotten or begin inside a character."""
@@ -112,16 +144,19 @@ class DraftBuffer:
         since = bytes(self._committed_tail[-behind:])
         return None if _inside_character(since, 0) else since
 
-    def _hold(self, pieces: list[Piece], ends: bool) -> None:
-        size, count = 0, 0
-        for piece, _ in pieces[: self._max_pieces]:
+    def _hold(self, pieces: Iterable[Piece], ends: bool) -> None:
+        """Takes off `pieces` what the bounds allow, and looks at one more at most."""
+        held: list[Piece] = []
+        size, whole = 0, True
+        for piece, logprob in pieces:
             size += len(piece)
-            if size > self._max_bytes:
+            if size > self._max_bytes or len(held) == self._max_pieces:
+                whole = False
                 break
-            count += 1
-        self._pieces = pieces[:count]
-        self._text = _join(self._pieces)
-        self.ends = ends and count == len(pieces)
+            held.append((piece, logprob))
+        self._pieces = held
+        self._text = _join(held)
+        self.ends = ends and whole
 
 
 def _join(pieces: Iterable[Piece]) -> bytes:

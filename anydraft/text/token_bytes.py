@@ -59,6 +59,7 @@ class TokenBytes:
         self.byte_fallback = "ByteFallback" in kinds
         """Whether `<0xE4>` stands for a byte, and an invalid run of them for one U+FFFD a byte."""
         self._piece_bytes = _join_by_space if decoder is None else _piece_decoder(steps)
+        self._literals = _literals(backend) if self.byte_level else {}
         self._anchor: tuple[int, str] | None = None
 
     def __getitem__(self, token_id: int) -> bytes:
@@ -83,9 +84,13 @@ class TokenBytes:
         else:
             return None
         token_id: int | None = self._backend.token_to_id(piece)
-        return token_id
+        # An added token may have this spelling and mean the character.
+        return token_id if token_id is not None and self[token_id] == bytes([byte]) else None
 
     def _compute(self, token_id: int) -> bytes:
+        literal = self._literals.get(token_id)
+        if literal is not None:
+            return literal
         piece = self._backend.id_to_token(token_id) if token_id >= 0 else None
         if piece is None:
             return b""
@@ -104,6 +109,20 @@ class TokenBytes:
     def _decode(self, ids: Sequence[int]) -> str:
         text: str = self._backend.decode(ids, skip_special_tokens=False)
         return text
+
+
+def _literals(backend: Tokenizer) -> dict[int, bytes]:
+    """The added tokens of a byte-level vocabulary, which stand for their content as it is written.
+
+    The library (0.23) reads their letters as names of bytes, so that "ñandú" comes out broken.
+    Those that the vocabulary itself also makes out of bytes ("Ġthe") do stand for these bytes.
+    """
+    model = backend.model
+    return {
+        token_id: token.content.encode()
+        for token_id, token in backend.get_added_tokens_decoder().items()
+        if [made.id for made in model.tokenize(token.content)] != [token_id]
+    }
 
 
 def _flatten(spec: dict[str, Any]) -> list[dict[str, Any]]:
@@ -204,7 +223,7 @@ def _wordpiece(step: dict[str, Any]) -> TextStep:
 def _byte_level(piece: str) -> bytes:
     try:
         return bytes([BYTE_ALPHABET[char] for char in piece])
-    except KeyError:  # an added token outside the alphabet stands for its own text
+    except KeyError:  # a token outside the alphabet stands for its own text
         return piece.encode()
 
 

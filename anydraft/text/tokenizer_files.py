@@ -70,7 +70,7 @@ def load_backend(folder: Path) -> Tokenizer:
         raise FailedPreconditionError(
             f"{folder} has no tokenizer.json. Save the model's tokenizer there with transformers: "
             "AutoTokenizer.from_pretrained(model).save_pretrained(folder).",
-            reason="TOKENIZER_MISSING",
+            reason="MODEL_FILES_MISSING",
         )
     try:
         return Tokenizer.from_file(str(file))

@@ -74,23 +74,36 @@ class ServerInfo(google.protobuf.message.Message):
     HAS_CHAT_TEMPLATE_FIELD_NUMBER: builtins.int
     VOCABULARY_SIZE_FIELD_NUMBER: builtins.int
     VERIFY_ADDRESS_FIELD_NUMBER: builtins.int
+    ASSISTANT_FIELD_NUMBER: builtins.int
+    DTYPE_FIELD_NUMBER: builtins.int
     role: global___NodeRole.ValueType
     model: builtins.str
-    """The model that this node runs: a target, or an assistant."""
+    """The target that answers, on both nodes: the name that `GenerationSpec.model` and `Opened.model`
+    carry. A draft node has it from its verify node: empty while that was not reached yet, the last
+    one known while it is away.
+    """
     version: builtins.str
     """Version of the anydraft distribution."""
     protocol_revision: builtins.int
     """Revision of this contract; a client refuses a server whose revision it does not speak."""
     engine: builtins.str
-    """How the model is run, for people: engine, precision, device."""
+    """How this node runs its own model (the target, or the assistant), for people: engine, precision,
+    device.
+    """
     context_tokens: builtins.int
-    """Longest prompt plus answer, in tokens of this node's model."""
+    """The target's longest prompt plus answer, in its tokens. As `model`, fields 6 to 8 and 11 are the
+    target's on both nodes; unset where the target is not known.
+    """
     has_chat_template: builtins.bool
-    """Whether the model brings a chat template; without one, messages are rendered as plain text."""
+    """Whether the target brings a chat template; without one, messages are rendered as plain text."""
     vocabulary_size: builtins.int
-    """Size of the target's vocabulary, on a verify node."""
+    """Size of the target's vocabulary."""
     verify_address: builtins.str
     """What a draft node dials."""
+    assistant: builtins.str
+    """What drafts, on a draft node: the assistant's name, or "prompt lookup"."""
+    dtype: builtins.str
+    """Precision of the target's weights: "float32", "bfloat16" or "float16"."""
     def __init__(
         self,
         *,
@@ -103,11 +116,17 @@ class ServerInfo(google.protobuf.message.Message):
         has_chat_template: builtins.bool | None = ...,
         vocabulary_size: builtins.int | None = ...,
         verify_address: builtins.str | None = ...,
+        assistant: builtins.str | None = ...,
+        dtype: builtins.str | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["_context_tokens", b"_context_tokens", "_has_chat_template", b"_has_chat_template", "_verify_address", b"_verify_address", "_vocabulary_size", b"_vocabulary_size", "context_tokens", b"context_tokens", "has_chat_template", b"has_chat_template", "verify_address", b"verify_address", "vocabulary_size", b"vocabulary_size"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_context_tokens", b"_context_tokens", "_has_chat_template", b"_has_chat_template", "_verify_address", b"_verify_address", "_vocabulary_size", b"_vocabulary_size", "context_tokens", b"context_tokens", "engine", b"engine", "has_chat_template", b"has_chat_template", "model", b"model", "protocol_revision", b"protocol_revision", "role", b"role", "verify_address", b"verify_address", "version", b"version", "vocabulary_size", b"vocabulary_size"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_assistant", b"_assistant", "_context_tokens", b"_context_tokens", "_dtype", b"_dtype", "_has_chat_template", b"_has_chat_template", "_verify_address", b"_verify_address", "_vocabulary_size", b"_vocabulary_size", "assistant", b"assistant", "context_tokens", b"context_tokens", "dtype", b"dtype", "has_chat_template", b"has_chat_template", "verify_address", b"verify_address", "vocabulary_size", b"vocabulary_size"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_assistant", b"_assistant", "_context_tokens", b"_context_tokens", "_dtype", b"_dtype", "_has_chat_template", b"_has_chat_template", "_verify_address", b"_verify_address", "_vocabulary_size", b"_vocabulary_size", "assistant", b"assistant", "context_tokens", b"context_tokens", "dtype", b"dtype", "engine", b"engine", "has_chat_template", b"has_chat_template", "model", b"model", "protocol_revision", b"protocol_revision", "role", b"role", "verify_address", b"verify_address", "version", b"version", "vocabulary_size", b"vocabulary_size"]) -> None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_assistant", b"_assistant"]) -> typing.Literal["assistant"] | None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_context_tokens", b"_context_tokens"]) -> typing.Literal["context_tokens"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_dtype", b"_dtype"]) -> typing.Literal["dtype"] | None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_has_chat_template", b"_has_chat_template"]) -> typing.Literal["has_chat_template"] | None: ...
     @typing.overload

@@ -20,6 +20,10 @@ from draft_node.engines.base import AssistantEngine, Logits
 
 DEFAULT_MIN_CONFIDENCE = 0.3
 
+DEFAULT_MAX_CONTEXT_TOKENS = 4096
+"""Memory of a session, and the time that it takes to read a long text before the first draft,
+grow with it."""
+
 _CHUNK_TOKENS = 32
 """Ids fed in one step: other sessions and new verdicts wait for one step at most."""
 _MAX_KEPT_TOKENS = 1024
@@ -34,6 +38,12 @@ class AssistantDrafter:
     tokenizer: TextTokenizer
     min_confidence: float = DEFAULT_MIN_CONFIDENCE
     """A piece less likely than this is the last of its draft."""
+    max_context_tokens: int = DEFAULT_MAX_CONTEXT_TOKENS
+    """How much of a text a session holds in its cache, where the engine could hold more."""
+
+    @property
+    def context_tokens(self) -> int:
+        return min(self.engine.context_tokens, self.max_context_tokens)
 
     def __post_init__(self) -> None:
         self.tokenizer.check_vocabulary(self.engine.vocab_size)
@@ -51,6 +61,7 @@ class AssistantStream:
 
     def __init__(self, drafter: AssistantDrafter, prompt: Prompt) -> None:
         self._engine = drafter.engine
+        self._context_tokens = drafter.context_tokens
         self._tokenizer = drafter.tokenizer
         self._min_logprob = math.log(max(drafter.min_confidence, 1e-9))
         self._prompt = prompt
@@ -71,10 +82,13 @@ class AssistantStream:
         if restart:
             self._restarted, self.idle = True, False
 
+    def close(self) -> None:
+        self._state.close()
+
     def step(self) -> Piece | None:
         if self._restarted:
             self._follow_committed_text()
-        if len(self._ids) > self._engine.context_tokens:
+        if len(self._ids) > self._context_tokens:
             self.idle = True
         if self.idle:
             return None
@@ -85,7 +99,7 @@ class AssistantStream:
         """Cuts the cache where it differs from the committed text, dropping the draft."""
         if self._mirror is None:
             self._mirror = AssistantMirror(
-                self._tokenizer, self._tokenizer.encode_prompt(self._prompt)
+                self._tokenizer, self._tokenizer.encode_prompt_leniently(self._prompt)
             )
         unchanged = self._mirror.append(self._uncommitted)
         self._uncommitted = ""
@@ -101,7 +115,7 @@ class AssistantStream:
 
     def _window_start(self, length: int) -> int:
         """Moves only when the context is nearly full, because everything is read again then."""
-        context = self._engine.context_tokens
+        context = self._context_tokens
         if length - self._start <= context - min(64, context // 4):
             return self._start
         return length - min(context // 2, _MAX_KEPT_TOKENS)
@@ -114,6 +128,10 @@ class AssistantStream:
     def _next_piece(self, logits: Logits) -> Piece | None:
         logits = logits[: self._tokenizer.id_limit]
         token_id = int(logits.argmax())
+        if not np.isfinite(logits[token_id]):
+            # The engine overflowed (argmax finds NaN as well): what it says means nothing.
+            self.idle = True
+            return None
         logprob = -math.log(float(np.exp(logits - logits[token_id]).sum()))
         confident = logprob >= self._min_logprob
         if token_id in self._engine.eos_ids or self._tokenizer.is_special(token_id):

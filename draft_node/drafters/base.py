@@ -24,7 +24,7 @@ class DraftStream(Protocol):
     """The drafting of one session. Its text is prompt + committed text + its own draft.
 
     Calls never overlap, but come from different threads. `step` may take a while and runs on a
-    drafting thread; the rest is quick.
+    drafting thread; the rest is quick. Whoever opened a stream closes it.
     """
 
     @property
@@ -40,6 +40,10 @@ class DraftStream(Protocol):
         """Text was committed. Without `restart` it is the head of the draft, which goes on from its
         end; with it, the draft is dropped and the next one follows the committed text.
         """
+
+    def close(self) -> None:
+        """Frees what the stream holds (a KV cache). Idempotent, on the drafting thread; nothing
+        else is called from then on."""
 
 
 class Drafter(Protocol):

@@ -51,3 +51,7 @@ class CombinedStream:
         for stream in (self._lookup, self._assistant):
             stream.commit(text, restart=restart or stream is not self._current)
         self._restarted = self._restarted or restart
+
+    def close(self) -> None:
+        self._lookup.close()
+        self._assistant.close()

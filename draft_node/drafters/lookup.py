@@ -74,6 +74,9 @@ class LookupStream:
         self._drafted += len(data)
         return Piece(piece, self._logprob)
 
+    def close(self) -> None:
+        self._text.clear()
+
     def find(self) -> bool:
         """Looks for what the text ends with; whether it stood before, with more behind it."""
         self._restarted = False

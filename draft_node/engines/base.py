@@ -33,6 +33,9 @@ class AssistantState(Protocol):
         InternalError for another length.
         """
 
+    def close(self) -> None:
+        """Frees the cache. Idempotent; `feed` and `truncate` raise InternalError from then on."""
+
 
 class AssistantEngine(Protocol):
     """Loaded weights, shared by the states of all sessions."""

@@ -43,6 +43,14 @@ def check_truncate(length: int, held: int) -> None:
         )
 
 
+def closed_state() -> InternalError:
+    """What a state raises that is used after `close`."""
+    return InternalError(
+        "The assistant was used after its session ended. Report this as a bug.",
+        reason="ASSISTANT_MISUSED",
+    )
+
+
 def prove_rollback(engine: AssistantEngine) -> None:
     """Runs a few tokens and raises UnsupportedModelError unless cutting the cache works.
 
@@ -52,12 +60,14 @@ def prove_rollback(engine: AssistantEngine) -> None:
     ids = [(31 * k + 7) % engine.vocab_size for k in range(12)]
     straight = engine.open()
     expected = straight.feed(ids[:8])
+    straight.close()
     rolled = engine.open()
     rolled.feed(ids[:5])
     rolled.feed(ids[8:12])
     rolled.truncate(7)
     rolled.truncate(5)
     found = rolled.feed(ids[5:8])
+    rolled.close()
     spread = float(np.ptp(expected)) or 1.0
     error = float(np.max(np.abs(found - expected))) / spread
     # Written so that NaN counts as wrong.

@@ -28,13 +28,16 @@ class Cache(Protocol):
     def run(self, tensors: Tensors, num_new: int) -> np.ndarray[Any, Any]:
         """One pass over `num_new` tokens; returns logits [1, 1 or num_new, vocab]."""
 
+    def close(self) -> None:
+        """Frees the memory, whoever still refers to this object. It is not used again."""
+
 
 class GrowingCache:
     def __init__(self, session: Any, signature: Signature) -> None:
         self._session = session
         self._options = _quiet()
         self._ports = signature.ports
-        self._outputs = ["logits", *(port.present for port in signature.ports)]
+        self._outputs = [signature.names.logits, *(port.present for port in signature.ports)]
         self._past: Tensors = {port.past: port.empty(0) for port in signature.ports}
         self.length = 0
 
@@ -54,12 +57,16 @@ class GrowingCache:
         self.length = length
         return np.asarray(logits)
 
+    def close(self) -> None:
+        self._past.clear()
+
 
 class SharedCache:
     def __init__(self, session: Any, signature: Signature, max_tokens: int) -> None:
         self._session = session
         self._options = _quiet()
         self._ports = signature.ports
+        self._logits = signature.names.logits
         self._max_tokens = max_tokens
         self._binding = session.io_binding()
         self._capacity = 0
@@ -72,21 +79,31 @@ class SharedCache:
         for name, tensor in tensors.items():
             self._binding.bind_cpu_input(name, tensor)
         # Bound anew each time: a bound output keeps the shape that it got.
-        self._binding.bind_output("logits")
+        self._binding.bind_output(self._logits)
         self._session.run_with_iobinding(self._binding, self._options)
         self.length += num_new
         return np.asarray(self._binding.get_outputs()[0].numpy())
+
+    def close(self) -> None:
+        self._binding.clear_binding_inputs()
+        self._binding.clear_binding_outputs()
+        self._buffers.clear()
 
     def _grow(self, needed: int) -> None:
         capacity = max(self._capacity, _FIRST_CAPACITY)
         while capacity < needed:
             capacity *= 2
-        self._capacity = max(needed, min(capacity, self._max_tokens))
-        self._binding.bind_output("logits")
-        self._buffers = [self._bind(*pair) for pair in zip(self._ports, self._buffers, strict=True)]
+        capacity = max(needed, min(capacity, self._max_tokens))
+        self._binding.bind_output(self._logits)
+        # One by one: old and new together would need three times the memory for a moment.
+        for index, port in enumerate(self._ports):
+            self._buffers[index] = self._bind(port, self._buffers[index], capacity)
+        self._capacity = capacity
 
-    def _bind(self, port: CachePort, old: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        buffer = port.empty(self._capacity)
+    def _bind(
+        self, port: CachePort, old: np.ndarray[Any, Any], capacity: int
+    ) -> np.ndarray[Any, Any]:
+        buffer = port.empty(capacity)
         buffer[:, :, : self.length] = old[:, :, : self.length]
         # On a CPU the value is a view of the array, which must therefore stay alive.
         value = ort.OrtValue.ortvalue_from_numpy(buffer)

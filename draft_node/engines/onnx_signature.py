@@ -1,7 +1,7 @@
 """What an exported decoder takes and gives, found by looking at its inputs and outputs.
 
-The names are those that onnxruntime-genai, transformers.js and optimum agree on: `input_ids`,
-`attention_mask`, `position_ids`, `past_key_values.N.key|value`, `logits`, `present.N.key|value`.
+The names are those that onnxruntime-genai, transformers.js and optimum agree on, see `TensorNames`,
+unless a genai_config.json beside the file gives others.
 """
 
 from __future__ import annotations
@@ -9,14 +9,15 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any, ClassVar, NoReturn
 
 import numpy as np
 from numpy.typing import DTypeLike
 
 from anydraft.errors import UnsupportedModelError
 
-_PAST = re.compile(r"past_key_values\.(\d+)\.(key|value)")
+KEEP = "num_logits_to_keep"
+BRANCH = "use_cache_branch"
 _RECURRENT = re.compile(r"conv|ssm|recurrent|rwkv|mamba|state", re.IGNORECASE)
 _DTYPES: dict[str, DTypeLike] = {
     "tensor(float)": np.float32,
@@ -25,6 +26,46 @@ _DTYPES: dict[str, DTypeLike] = {
     "tensor(int32)": np.int32,
     "tensor(bool)": np.bool_,
 }
+
+
+@dataclass(frozen=True)
+class TensorNames:
+    """What the tensors of a decoder are called, with the keys of genai_config.json.
+
+    Those of the cache have `%d` where the number of the layer stands.
+    """
+
+    KEYS: ClassVar[tuple[str, ...]] = (
+        "input_ids",
+        "attention_mask",
+        "position_ids",
+        "past_key_names",
+        "past_value_names",
+        "logits",
+        "present_key_names",
+        "present_value_names",
+    )
+
+    input_ids: str = "input_ids"
+    attention_mask: str = "attention_mask"
+    position_ids: str = "position_ids"
+    past_key_names: str = "past_key_values.%d.key"
+    past_value_names: str = "past_key_values.%d.value"
+    logits: str = "logits"
+    present_key_names: str = "present.%d.key"
+    present_value_names: str = "present.%d.value"
+
+    def present_of(self, past: str) -> str | None:
+        """The output that becomes the input `past`; None if that is not part of the cache."""
+        pairs = (
+            (self.past_key_names, self.present_key_names),
+            (self.past_value_names, self.present_value_names),
+        )
+        for before, after in pairs:
+            pattern = re.escape(before).replace("%d", r"(\d+)")
+            if match := re.fullmatch(pattern, past):
+                return after.replace("%d", match[1])
+        return None
 
 
 @dataclass(frozen=True)
@@ -43,6 +84,7 @@ class CachePort:
 
 @dataclass(frozen=True)
 class Signature:
+    names: TensorNames
     ports: tuple[CachePort, ...]
     id_dtype: np.dtype[Any]
     mask_dtype: np.dtype[Any] | None
@@ -57,51 +99,56 @@ class Signature:
 
 
 def read_signature(
-    inputs: Sequence[Any], outputs: Sequence[Any], head_size: int | None
+    inputs: Sequence[Any],
+    outputs: Sequence[Any],
+    head_size: int | None,
+    names: TensorNames | None = None,
 ) -> Signature:
     """From `InferenceSession.get_inputs()` and `get_outputs()`.
 
     Raises UnsupportedModelError for anything that is not a decoder with a plain KV cache.
     """
+    names = names or TensorNames()
     given = {port.name: port for port in inputs}
     made = {port.name: port for port in outputs}
-    pasts = [port for port in inputs if _PAST.fullmatch(port.name)]
-    _check_inputs(set(given) - {port.name for port in pasts})
-    for needed, names in (("input_ids", given), ("logits", made)):
-        if needed not in names:
+    pasts = [port for port in inputs if names.present_of(port.name)]
+    known = {names.input_ids, names.attention_mask, names.position_ids, KEEP, BRANCH}
+    _check_inputs(set(given) - {port.name for port in pasts} - known)
+    for needed, ports in ((names.input_ids, given), (names.logits, made)):
+        if needed not in ports:
             _refuse(f"it has no {needed}, so it is not a text decoder")
     if not pasts:
-        _refuse("it has no past_key_values, so every token would cost the whole text again")
-    keep = given.get("num_logits_to_keep")
-    vocabulary = made["logits"].shape[-1]
+        past = names.past_key_names.replace("%d", "0")
+        _refuse(f"it has no {past}, so every token would cost the whole text again")
+    keep = given.get(KEEP)
+    vocabulary = made[names.logits].shape[-1]
     return Signature(
-        ports=tuple(_cache_port(port, made, head_size) for port in pasts),
-        id_dtype=_dtype(given["input_ids"]),
-        mask_dtype=_optional_dtype(given.get("attention_mask"), rank=2),
-        position_dtype=_optional_dtype(given.get("position_ids"), rank=2),
+        names=names,
+        ports=tuple(_cache_port(port, made, head_size, names) for port in pasts),
+        id_dtype=_dtype(given[names.input_ids]),
+        mask_dtype=_optional_dtype(given.get(names.attention_mask), rank=2),
+        position_dtype=_optional_dtype(given.get(names.position_ids), rank=2),
         logits_to_keep_shape=None if keep is None else (1,) * len(keep.shape),
-        has_cache_branch="use_cache_branch" in given,
+        has_cache_branch=BRANCH in given,
         vocab_size=vocabulary if isinstance(vocabulary, int) else None,
     )
 
 
-_KNOWN = {"input_ids", "attention_mask", "position_ids", "num_logits_to_keep", "use_cache_branch"}
-
-
-def _check_inputs(names: set[str]) -> None:
-    unknown = sorted(names - _KNOWN)
+def _check_inputs(unknown: set[str]) -> None:
+    """Refuse inputs that nobody here can fill."""
     if not unknown:
         return
-    recurrent = [name for name in unknown if _RECURRENT.search(name)]
+    recurrent = [name for name in sorted(unknown) if _RECURRENT.search(name)]
     if recurrent:
         _refuse(f"its recurrent state ({recurrent[0]}) cannot be rolled back")
-    _refuse(f"it needs {', '.join(unknown)}, which a text drafter does not have")
+    _refuse(f"it needs {', '.join(sorted(unknown))}, which a text drafter does not have")
 
 
-def _cache_port(port: Any, made: dict[str, Any], head_size: int | None) -> CachePort:
-    match = _PAST.fullmatch(port.name)
-    present = f"present.{match[1]}.{match[2]}" if match else ""
-    if present not in made:
+def _cache_port(
+    port: Any, made: dict[str, Any], head_size: int | None, names: TensorNames
+) -> CachePort:
+    present = names.present_of(port.name)
+    if present is None or present not in made:
         _refuse(f"it takes {port.name} but gives no {present}")
     if len(port.shape) != 4:
         _refuse(f"{port.name} has {len(port.shape)} dimensions instead of 4")

@@ -15,7 +15,7 @@ from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 
 from anydraft.errors import UnsupportedModelError
 from draft_node.engines.base import Logits
-from draft_node.engines.checks import check_feed, check_truncate, prove_rollback
+from draft_node.engines.checks import check_feed, check_truncate, closed_state, prove_rollback
 
 _CHUNK_TOKENS = 512
 _DEFAULT_CONTEXT_TOKENS = 2048
@@ -54,35 +54,49 @@ class TorchState:
 
     def __init__(self, engine: TorchEngine) -> None:
         self._engine = engine
-        self._cache = cast(Any, DynamicCache(config=engine.model.config))
-        _check_layers(self._cache.layers)
+        cache = cast(Any, DynamicCache(config=engine.model.config))
+        _check_layers(cache.layers)
         # Sliding layers then keep what has left their window, so that any cut is exact.
-        self._cache.activate_past_recording()
+        cache.activate_past_recording()
+        self._open_cache: Any | None = cache
+
+    @property
+    def _cache(self) -> Any:
+        if self._open_cache is None:
+            raise closed_state()
+        return self._open_cache
 
     @property
     def length(self) -> int:
-        return int(self._cache.get_seq_length())
+        return 0 if self._open_cache is None else int(self._open_cache.get_seq_length())
 
     def feed(self, ids: Sequence[int]) -> Logits:
-        before = self.length
+        cache, before = self._cache, self.length
         check_feed(ids, before, self._engine)
         try:
             for start in range(0, len(ids), _CHUNK_TOKENS):
-                logits = self._forward(ids[start : start + _CHUNK_TOKENS])
+                logits = self._forward(cache, ids[start : start + _CHUNK_TOKENS])
         except BaseException:
-            _cut(self._cache.layers, before)
+            _cut(cache.layers, before)
             raise
         return np.array(logits.float().cpu().numpy(), dtype=np.float32)
 
     def truncate(self, length: int) -> None:
+        cache = self._cache
         check_truncate(length, self.length)
-        _cut(self._cache.layers, length)
+        _cut(cache.layers, length)
+
+    def close(self) -> None:
+        if self._open_cache is not None:
+            # Whoever still refers to the cache holds no tensors: the layers own them.
+            self._open_cache.layers.clear()
+            self._open_cache = None
 
     @torch.inference_mode()
-    def _forward(self, ids: Sequence[int]) -> torch.Tensor:
+    def _forward(self, cache: Any, ids: Sequence[int]) -> torch.Tensor:
         output = self._engine.model(
             input_ids=torch.tensor([list(ids)], device=self._engine.device),
-            cache=self._cache,
+            cache=cache,
             use_cache=True,
             logits_to_keep=1,
         )

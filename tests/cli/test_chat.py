@@ -6,6 +6,7 @@ import pytest
 from anydraft.cli.main import main
 from anydraft.client import Stream
 from anydraft.errors import ContextFullError
+from anydraft.v1 import server_pb2
 from tests.client.fake_node import FakeNode, delta, opened
 
 Capture = pytest.CaptureFixture[str]
@@ -40,8 +41,38 @@ def test_the_conversation_grows(talk, node: FakeNode, capsys: Capture) -> None:
     assert node.requests[0].spec.sampling.HasField("temperature")
     printed = capsys.readouterr()
     assert printed.out.count("Hello wörld\n") == 2
-    assert "big on a verify node, scripted" in printed.out
+    assert printed.out.startswith("big. /help lists commands.\n")
     assert printed.err == ""
+
+
+def test_the_target_greets_and_the_assistant_stands_beside_it(
+    talk, node: FakeNode, capsys: Capture
+) -> None:
+    node.info.role = server_pb2.NODE_ROLE_DRAFT
+    node.info.assistant = "small"
+    assert talk() == 0
+    assert capsys.readouterr().out.startswith("big, drafted by small. /help")
+    node.info.model = ""
+    assert talk() == 0
+    assert capsys.readouterr().out.startswith("a target that is not reached yet, drafted by small.")
+
+
+def test_the_server_may_come_from_the_environment(
+    node: FakeNode, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO("Hi\n"))
+    monkeypatch.setenv("ANYDRAFT_SERVER", node.address)
+    assert main(["chat"]) == 0
+    assert "Hello wörld" in capsys.readouterr().out
+
+
+def test_lines_that_are_no_text_do_not_end_it(
+    node: FakeNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    typed = io.TextIOWrapper(io.BytesIO(b"a\xffb\n"), encoding="utf-8")
+    monkeypatch.setattr("sys.stdin", typed)
+    assert main(["chat", "--server", node.address]) == 0
+    assert _messages(node, 0) == [("user", "a\ufffdb")]
 
 
 def test_commands(talk, node: FakeNode, capsys: Capture) -> None:

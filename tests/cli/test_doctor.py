@@ -1,14 +1,24 @@
 import json
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
+from grpc_health.v1 import health, health_pb2_grpc
 
-from anydraft.cli import doctor_install, doctor_machine
+from anydraft.cli import doctor_install, doctor_machine, doctor_server
 from anydraft.cli.doctor_server import server_findings
 from anydraft.cli.findings import Finding
 from anydraft.cli.main import main
-from tests.client.fake_node import FakeNode
+from anydraft.errors import (
+    AnydraftError,
+    FailedPreconditionError,
+    InternalError,
+    UnavailableError,
+)
+from anydraft.v1 import server_pb2
+from tests.client.fake_node import FakeNode, opened
 
 Capture = pytest.CaptureFixture[str]
 
@@ -17,7 +27,9 @@ Capture = pytest.CaptureFixture[str]
 def _no_engines(monkeypatch: pytest.MonkeyPatch) -> None:
     """Starting torch takes seconds; one test is enough for that."""
     monkeypatch.setattr(
-        doctor_install, "_TORCH", 'print(\'{"version": "1", "devices": ["x"], "threads": 3}\')'
+        doctor_install,
+        "_TORCH",
+        'print(\'{"version": "1", "devices": ["x"], "threads": 3, "cuda": 0}\')',
     )
     monkeypatch.setattr(doctor_install, "_ONNXRUNTIME", "raise RuntimeError('wrong wheel')")
 
@@ -108,24 +120,123 @@ def _states(findings: list[Finding]) -> list[str]:
 
 
 def test_a_healthy_server(node: FakeNode) -> None:
-    node.info.verify_address = "10.0.0.1:5"
-    ready, distance, identity = server_findings(node.address)
-    assert _states([ready, distance, identity]) == ["ok"] * 3
-    assert "round trip" in distance.detail
+    identity, distance, ready = server_findings(node.address)
+    assert _states([identity, distance, ready]) == ["ok"] * 3
     assert "verify node, anydraft 9.9, big, scripted, 128 tokens of context" in identity.detail
+    assert "round trip" in distance.detail
+    assert "ready: one token in" in ready.detail
+    assert node.requests[0].spec.stop.max_new_tokens == 1
+
+
+def _as_draft_node(node: FakeNode) -> None:
+    node.info.role = server_pb2.NODE_ROLE_DRAFT
+    node.info.verify_address = "10.0.0.1:5"
+    node.info.assistant = "small"
+
+
+def test_a_healthy_draft_node(node: FakeNode) -> None:
+    _as_draft_node(node)
+    identity, _, ready = server_findings(node.address)
+    assert "draft node, anydraft 9.9, big" in identity.detail
+    assert "drafted by small" in identity.detail
     assert "verified by 10.0.0.1:5" in identity.detail
+    assert ready.state == "ok"
+
+
+@pytest.mark.parametrize(
+    ("error", "state", "detail", "fix"),
+    [
+        (
+            UnavailableError(
+                "This draft node cannot reach the verify node 10.0.0.1:5. Start one there, or so.",
+                reason="VERIFY_NODE_UNREACHABLE",
+            ),
+            "fail",
+            "up, but not ready: This draft node cannot reach the verify node 10.0.0.1:5",
+            "Start one there, or so.",
+        ),
+        (
+            FailedPreconditionError(
+                "10.0.0.1:5 is no verify node: name one", reason="NOT_A_VERIFY_NODE"
+            ),
+            "fail",
+            "up, but not ready: 10.0.0.1:5 is no verify node",
+            "name one",
+        ),
+        (
+            UnavailableError(
+                "The verify node 10.0.0.1:5 is loading its model. Wait for it.",
+                reason="VERIFY_NODE_NOT_READY",
+            ),
+            "warn",
+            "up, but not ready yet: The verify node 10.0.0.1:5 is loading its model",
+            "Wait for it.",
+        ),
+    ],
+)
+def test_a_draft_node_that_is_not_ready_says_why(
+    node: FakeNode, error: AnydraftError, state: str, detail: str, fix: str
+) -> None:
+    _as_draft_node(node)
+    node.info.model = ""
+    node.set_ready(False)
+    node.fail(error)
+    identity, _, ready = server_findings(node.address)
+    assert "target not known yet" in identity.detail
+    assert (ready.state, ready.detail, ready.fix) == (state, detail, fix)
 
 
 def test_a_server_that_is_loading(node: FakeNode) -> None:
     node.set_ready(False)
-    assert _states(list(server_findings(node.address))) == ["warn", "ok", "ok"]
+    node.fail(UnavailableError("it loads its model: wait until it is ready", reason="NOT_READY"))
+    identity, distance, ready = server_findings(node.address)
+    assert _states([identity, distance, ready]) == ["ok", "ok", "warn"]
+    assert ready.detail == "up, but not ready yet: it loads its model"
+    assert ready.fix == "wait until it is ready"
+
+
+def test_a_server_that_answers_before_it_says_so(node: FakeNode) -> None:
+    node.set_ready(False)
+    assert _states(list(server_findings(node.address))) == ["ok", "ok", "warn"]
+
+
+def test_a_server_that_says_it_is_ready_and_is_not(node: FakeNode) -> None:
+    node.fail(InternalError("the step thread ended: restart the node", reason="STOPPED"))
+    finding = list(server_findings(node.address))[-1]
+    assert (finding.state, finding.fix) == ("fail", "restart the node")
+    assert finding.detail == "says that it is ready, but does not answer: the step thread ended"
+
+
+def test_a_server_that_does_not_come_to_an_answer(
+    node: FakeNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(doctor_server, "_ANSWER_TIMEOUT_S", 0.2)
+    node.hang(opened())
+    finding = list(server_findings(node.address))[-1]
+    assert finding.state == "warn"
+    assert finding.detail == "gave no token within 0.2 s"
 
 
 def test_a_server_of_another_revision(node: FakeNode) -> None:
     node.info.protocol_revision = 99
-    finding = list(server_findings(node.address))[-1]
+    identity, _ = server_findings(node.address)
+    assert identity.state == "fail"
+    assert "protocol revision 99" in identity.detail
+    assert not node.requests
+
+
+def test_something_else_that_listens() -> None:
+    """It has health and no generation service."""
+    server = grpc.server(ThreadPoolExecutor(2))
+    health_pb2_grpc.add_HealthServicer_to_server(health.HealthServicer(), server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    try:
+        (finding,) = server_findings(f"127.0.0.1:{port}")
+    finally:
+        server.stop(0).wait()
     assert finding.state == "fail"
-    assert "protocol revision 99" in finding.detail
+    assert finding.fix == "give the address of a draft node or a verify node"
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:1", "nowhere"])
@@ -140,3 +251,42 @@ def test_servers_are_part_of_the_report(node: FakeNode, capsys: Capture) -> None
     _, report = _report(capsys, "--server", node.address, "--server", "127.0.0.1:1")
     names = [finding["name"] for finding in report["findings"]]
     assert names[-4:] == [node.address] * 3 + ["127.0.0.1:1"]
+
+
+@pytest.mark.usefixtures("_no_engines")
+def test_the_server_may_come_from_the_environment(
+    node: FakeNode, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ANYDRAFT_SERVER", node.address)
+    _, report = _report(capsys)
+    assert [finding["name"] for finding in report["findings"]].count(node.address) == 3
+
+
+def test_a_file_where_the_cache_folder_should_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("")
+    for folder in (tmp_path / "file", tmp_path / "file" / "below"):
+        monkeypatch.setenv("ANYDRAFT_CACHE", str(folder))
+        finding = doctor_machine._cache_folder()
+        assert finding.state == "fail"
+        assert str(tmp_path / "file") in finding.detail
+        assert "is a file" in finding.detail
+        assert "ANYDRAFT_CACHE" in (finding.fix or "")
+
+
+@pytest.mark.parametrize(
+    ("cuda", "smi", "state"),
+    [
+        (False, "/usr/bin/nvidia-smi", "warn"),
+        (True, "/usr/bin/nvidia-smi", "ok"),
+        (False, "", "ok"),
+    ],
+)
+def test_a_gpu_that_torch_does_not_see(
+    cuda: bool, smi: str, state: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = {"version": "1", "devices": ["x"], "threads": 3, "cuda": cuda}
+    monkeypatch.setattr(doctor_install, "_run_probe", lambda code: found)
+    monkeypatch.setattr(doctor_install, "which", lambda name: smi or None)
+    assert doctor_install._torch().state == state

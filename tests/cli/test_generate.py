@@ -130,15 +130,40 @@ def test_chat_wraps_the_prompt(node: FakeNode) -> None:
     assert (message.role, message.content) == ("user", "Hi")
 
 
+@pytest.mark.parametrize("words", [["Hi you"], ["--prompt", "Hi you"]])
+def test_a_prompt_may_stand_alone(node: FakeNode, words: list[str]) -> None:
+    assert main(["generate", "--server", node.address, *words]) == 0
+    assert node.requests[0].spec.prompt.text == "Hi you"
+
+
+def test_the_server_may_come_from_the_environment(
+    node: FakeNode, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    monkeypatch.setenv("ANYDRAFT_SERVER", "nowhere")
+    assert main(["generate", "Hi", "--server", node.address]) == 0
+    capsys.readouterr()
+    assert main(["generate", "Hi"]) == 2
+    _assert_one_error_line(capsys, "ANYDRAFT_SERVER: server address 'nowhere' has no port")
+    monkeypatch.setenv("ANYDRAFT_SERVER", node.address)
+    assert main(["generate", "Hi"]) == 0
+    capsys.readouterr()
+    monkeypatch.delenv("ANYDRAFT_SERVER")
+    assert main(["generate", "Hi"]) == 2
+    _assert_one_error_line(capsys, "give --server HOST:PORT, or set ANYDRAFT_SERVER")
+
+
 @pytest.mark.parametrize(
     ("flags", "shown"),
     [
-        (["--prompt", ""], "prompt.text is empty"),
-        (["--prompt", "Hi", "--top-p", "2"], "top_p is 2"),
-        (["--prompt", "Hi", "--temperature", "nan"], "temperature is nan"),
-        (["--prompt", "Hi", "--max-new-tokens", "-1"], "max_new_tokens is -1"),
-        (["--prompt", "Hi", "--timeout", "0"], "timeout is 0"),
+        ([], "there is no prompt: give it in quotes"),
+        (["--prompt", ""], "the prompt is empty"),
+        ([""], "the prompt is empty"),
+        (["Write", "it's", "done"], "put quotes around it, 'Write it'\"'\"'s done'"),
+        (["Hi", "--prompt", "Hi"], "'Hi' is a second prompt"),
+        (["-", "--prompt-file", "x"], "'-' is a second prompt"),
+        (["--message", "user=Hi", "--chat"], "leave --chat out"),
         (["--prompt-file", "/no/such/file"], "cannot read /no/such/file"),
+        (["--prompt-file", "/"], "cannot read / (Is a directory)"),
     ],
 )
 def test_bad_input(flags: list[str], shown: str, capsys: Capture) -> None:
@@ -149,13 +174,10 @@ def test_bad_input(flags: list[str], shown: str, capsys: Capture) -> None:
 @pytest.mark.parametrize(
     ("flags", "shown"),
     [
-        ([], "required"),
         (["--prompt", "a", "--prompt-file", "b"], "not allowed with"),
         (["--message", "no role"], "write ROLE=TEXT"),
         (["--prompt", "a", "--logit-bias", "x=1"], "write ID=BIAS"),
         (["--prompt", "a", "--logit-bias", "1"], "write ID=BIAS"),
-        (["--prompt", "a", "--top-k", "many"], "invalid int"),
-        (["some words"], "invalid choice"),
     ],
 )
 def test_bad_arguments(flags: list[str], shown: str, capsys: Capture) -> None:
@@ -165,10 +187,16 @@ def test_bad_arguments(flags: list[str], shown: str, capsys: Capture) -> None:
     _assert_one_error_line(capsys, shown)
 
 
+def test_an_empty_stdin(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    _stdin(monkeypatch, b"")
+    assert main(["generate", "--server", "127.0.0.1:1", "-"]) == 2
+    _assert_one_error_line(capsys, "the prompt is empty")
+
+
 def test_a_prompt_that_is_no_text(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
     _stdin(monkeypatch, b"ab\xff")
     assert main(["generate", "--server", "127.0.0.1:1", "-"]) == 2
-    _assert_one_error_line(capsys, "no UTF-8 text at byte 2")
+    _assert_one_error_line(capsys, "stdin is no UTF-8 text at byte 2")
 
 
 def test_nobody_there(capsys: Capture) -> None:

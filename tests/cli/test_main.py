@@ -1,5 +1,9 @@
 """What every command shares: help, version, exit codes, signals and pipes."""
 
+import contextlib
+import os
+import pty
+import shlex
 import signal
 import subprocess
 import sys
@@ -45,7 +49,7 @@ def test_version(capsys: Capture) -> None:
     assert capsys.readouterr().out == f"anydraft {VERSION}\n"
 
 
-@pytest.mark.parametrize("arguments", [[], ["no-such-command"], ["--no-such-flag"], ["generate"]])
+@pytest.mark.parametrize("arguments", [[], ["no-such-command"], ["--no-such-flag"]])
 def test_bad_arguments_take_one_line(arguments: list[str], capsys: Capture) -> None:
     with pytest.raises(SystemExit) as caught:
         main(arguments)
@@ -106,6 +110,84 @@ def test_a_broken_pipe_is_quiet(node: FakeNode) -> None:
         process.stdout.close()
         assert process.stderr.read() == b""
         assert process.wait(20) == 141
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "shown"),
+    [
+        ("generate Hi >&-", 0, ""),
+        ("generate - <&-", 2, "the prompt is empty"),
+        ("chat <&-", 0, ""),
+        ("generate Hi 2>&-", 0, ""),
+        ("generate Hi >/dev/full", 1, "the output: No space left on device"),
+    ],
+)
+def test_streams_that_are_closed_or_full(
+    node: FakeNode, arguments: str, code: int, shown: str
+) -> None:
+    line = f"{shlex.join(COMMAND)} {arguments}"
+    environment = os.environ | {"ANYDRAFT_SERVER": node.address}
+    done = subprocess.run(["sh", "-c", line], capture_output=True, text=True, env=environment)
+    assert done.returncode == code, done.stderr
+    assert shown in done.stderr
+    assert len(done.stderr.splitlines()) == bool(shown)
+
+
+def test_a_broken_pipe_ends_a_chat(node: FakeNode) -> None:
+    with subprocess.Popen(
+        [*COMMAND, "chat", "--server", node.address],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as process:
+        assert process.stdout and process.stdin and process.stderr  # noqa: PT018
+        assert process.stdout.readline() == b"big. /help lists commands.\n"
+        process.stdout.close()
+        process.stdin.write(b"Hi\n" * 3)
+        process.stdin.close()
+        assert process.stderr.read() == b""
+        assert process.wait(20) == 141
+
+
+OWNS_ITS_TERMINAL = "import fcntl, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); "
+
+
+def _on_a_terminal(arguments: list[str], *keys: tuple[str, bytes]) -> tuple[int, str]:
+    """Runs `anydraft` on a terminal; once a text has been shown, its key is pressed."""
+    master, slave = pty.openpty()
+    command = [sys.executable, "-c", OWNS_ITS_TERMINAL + HEARS_CTRL_C, *arguments]
+    with subprocess.Popen(
+        command, stdin=slave, stdout=slave, stderr=slave, start_new_session=True
+    ) as process:
+        os.close(slave)
+        shown = ""
+        for awaited, key in keys:
+            position = len(shown)
+            while awaited not in shown[position:]:
+                shown += os.read(master, 4096).decode()
+            os.write(master, key)
+        with contextlib.suppress(OSError):  # how Linux tells the end of a terminal
+            while more := os.read(master, 4096):
+                shown += more.decode()
+        os.close(master)
+    return process.returncode, shown
+
+
+def test_a_chat_on_a_terminal(node: FakeNode) -> None:
+    """Ctrl-C ends the answer, then clears the line; Ctrl-D leaves."""
+    node.hang(opened(), delta("Hel", 1))
+    keys = [("> ", b"Hi\r"), ("Hel", b"\x03"), ("> ", b"\x03"), ("> ", b"\x04")]
+    code, shown = _on_a_terminal(["chat", "--server", node.address], *keys)
+    assert code == 0
+    assert "(stopped)" in shown
+    assert "Traceback" not in shown
+
+
+def test_ctrl_c_while_a_prompt_is_typed(node: FakeNode) -> None:
+    keys = [("then Ctrl-D", b"Hello\r"), ("Hello", b"\x03")]
+    code, shown = _on_a_terminal(["generate", "-", "--server", node.address], *keys)
+    assert code == 130
+    assert "Traceback" not in shown
 
 
 def test_text_beyond_the_terminals_encoding_is_no_error(node: FakeNode) -> None:

@@ -1,10 +1,10 @@
+from itertools import repeat
 from typing import Any
 
 import pytest
 
 from anydraft.client._options import build_request
-from anydraft.errors import InvalidRequestError
-from anydraft.rpc.validation import InvalidFieldError
+from anydraft.errors import InvalidFieldError, InvalidRequestError
 
 USER = {"role": "user", "content": "Hi"}
 
@@ -40,13 +40,69 @@ def test_what_protobuf_cannot_hold_is_named(option: str, value: Any, shown: str)
         [{"role": "user", "content": "Hi", "name": "Ann"}],
         [{"role": "user", "content": ["Hi"]}],
         [{"role": None, "content": "Hi"}],
+        [{"role": "user", "content": None}],
+        [{"role": "user", "content": [{"type": "text"}]}],
+        [{"role": "user", "content": [{"type": "text", "text": 5}]}],
+        [{"role": "user", "content": {"type": "text", "text": "Hi"}}],
         ["Hi"],
         [],
+        "Hi",
+        5,
+        USER,
     ],
 )
 def test_malformed_messages(messages: Any) -> None:
     with pytest.raises(InvalidRequestError, match="messages"):
         build_request(None, messages, {})
+
+
+def test_text_parts_are_joined_as_they_are() -> None:
+    parts = [{"type": "text", "text": "Hi, "}, {"type": "text", "text": "wörld"}]
+    message = {"role": "user", "content": parts}
+    request = build_request(None, [message, {"role": "user", "content": []}], {})
+    contents = [message.content for message in request.spec.prompt.messages.messages]
+    assert contents == ["Hi, wörld", ""]
+
+
+def _refusal(prompt: Any, messages: Any, **options: Any) -> InvalidFieldError:
+    with pytest.raises(InvalidFieldError) as caught:
+        build_request(prompt, messages, options)  # type: ignore[arg-type]
+    return caught.value
+
+
+def test_parts_that_are_no_text_are_named() -> None:
+    image = {"type": "image_url", "image_url": {"url": "data:..."}}
+    parts = [{"type": "text", "text": "What is this?"}, image]
+    error = _refusal(None, [{"role": "user", "content": parts}])
+    assert error.field == "messages[0].content[1]"
+    assert "is of type 'image_url', and models here read text only: leave it out" in str(error)
+
+
+def test_keys_that_no_model_sees_are_named() -> None:
+    error = _refusal(None, [USER, {**USER, "tool_calls": [], "name": "Ann"}])
+    assert error.field == "messages[1]"
+    assert "(name, tool_calls)" in str(error)
+    assert "leave it out" in str(error)
+
+
+def test_messages_in_the_place_of_a_prompt() -> None:
+    assert str(_refusal([USER], None)).endswith("it must be text; chat messages go into messages=")
+
+
+def test_amounts_are_bounded_before_they_are_copied() -> None:
+    """Endless ones, too."""
+    assert _refusal(None, repeat(USER)).field == "prompt.messages"
+    assert _refusal("Hi", None, logit_bias=dict.fromkeys(range(1025), 1)).field == (
+        "sampling.logit_bias"
+    )
+    assert _refusal("x" * (2**20 + 1), None).field == "prompt.text"
+    assert _refusal("Hi", None, logit_bias=[1]).field == "logit_bias"
+
+
+def test_a_long_value_is_shown_in_part() -> None:
+    error = _refusal("\ud800" * 100_000, None)
+    assert len(str(error)) < 200
+    assert str(error).endswith("...: it must be valid Unicode text")
 
 
 def test_the_faulty_message_is_numbered() -> None:

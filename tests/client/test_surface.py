@@ -11,15 +11,19 @@ from tests.client.fake_node import FakeNode
 
 BELONG_TO_EXTRAS = [
     "accelerate",
+    "filelock",
     "gguf",
     "grpc_health",
     "grpc_reflection",
     "huggingface_hub",
     "jinja2",
     "numpy",
+    "onnx_ir",
     "onnxruntime",
     "onnxruntime_genai",
+    "psutil",
     "rich",
+    "safetensors",
     "sentencepiece",
     "tokenizers",
     "torch",
@@ -31,7 +35,7 @@ BELONG_TO_EXTRAS = [
 def test_exported_names() -> None:
     classes = inspect.getmembers(errors, inspect.isclass)
     error_names = {name for name, cls in classes if cls.__module__ == errors.__name__}
-    assert set(anydraft.__all__) == {*client.__all__, *error_names, "__version__"}
+    assert set(anydraft.__all__) == {*client.__all__, *error_names, "Reason", "__version__"}
     assert anydraft.__all__ == sorted(anydraft.__all__)
     for name in anydraft.__all__:
         assert getattr(anydraft, name) is not None

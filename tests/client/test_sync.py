@@ -1,5 +1,6 @@
 import threading
 import time
+from typing import Any
 
 import pytest
 
@@ -14,7 +15,7 @@ from anydraft.errors import (
     ResourceExhaustedError,
     UnavailableError,
 )
-from anydraft.v1 import result_pb2
+from anydraft.v1 import result_pb2, server_pb2
 from tests.client.fake_node import HELLO, SEED, FakeNode, delta, finished, opened
 
 
@@ -107,7 +108,8 @@ def test_bad_arguments_are_refused_before_dialling() -> None:
         client.generate("Hi", temprature=1)  # type: ignore[call-arg]
     with pytest.raises(InvalidRequestError, match="port"):
         Client("localhost")
-    for timeout in (0, -1, float("nan")):
+    timeouts: list[Any] = [0, -1, float("nan"), "5", True]
+    for timeout in timeouts:
         with pytest.raises(InvalidRequestError, match="timeout"):
             Client("127.0.0.1:1", timeout=timeout)
         with pytest.raises(InvalidRequestError, match="timeout"):
@@ -191,6 +193,12 @@ def test_an_unknown_finish_reason_is_an_error(node: FakeNode) -> None:
     assert caught.value.reason == "UNKNOWN_FINISH_REASON"
 
 
+def test_a_timeout_longer_than_grpc_can_count_is_none(node: FakeNode) -> None:
+    with Client(node.address, timeout=1e10) as client:
+        assert client.generate("Hi", timeout=1e308).result().text == "Hello wörld"
+        assert client.server_info().model == "big"
+
+
 def test_timeout(node: FakeNode) -> None:
     node.hang(opened())
     with Client(node.address, timeout=30) as client:
@@ -229,6 +237,16 @@ def test_server_info(node: FakeNode) -> None:
         info = client.server_info()
     assert (info.role, info.model, info.engine) == ("verify", "big", "scripted")
     assert (info.context_tokens, info.verify_address) == (128, None)
+    assert (info.assistant, info.dtype) == (None, None)
+
+
+def test_server_info_of_a_draft_node(node: FakeNode) -> None:
+    node.info.role = server_pb2.NODE_ROLE_DRAFT
+    node.info.assistant, node.info.dtype = "small", "bfloat16"
+    with Client(node.address) as client:
+        info = client.server_info()
+    assert (info.role, info.model) == ("draft", "big")
+    assert (info.assistant, info.dtype) == ("small", "bfloat16")
 
 
 def test_wait_until_ready(node: FakeNode) -> None:

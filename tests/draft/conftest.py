@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import io
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -67,3 +69,16 @@ def worker() -> Any:
     worker = DraftingThread()
     yield worker
     worker.close()
+
+
+@pytest.fixture
+def no_collector() -> Iterator[None]:
+    """Only reference counts free anything: what is gone was given back by somebody."""
+    gc.collect()
+    gc.freeze()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+        gc.unfreeze()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from string import Template
 
@@ -88,11 +89,13 @@ class Graph:
     cache_branch: bool = False
     extra_input: str = ""
     past_length: str = "past"
+    names: Mapping[str, str] = field(default_factory=dict)
+    """Other names than usual, by the usual ones."""
 
     def save(self, file: Path) -> None:
         model = parser.parse_model(self._text())
         model.graph.initializer.extend(_weights())
-        _rename(model)
+        _rename(model, self.names)
         file.parent.mkdir(parents=True, exist_ok=True)
         onnx.save(model, file)
 
@@ -136,13 +139,14 @@ def _weights() -> list[onnx.TensorProto]:
     ]
 
 
-def _rename(model: onnx.ModelProto) -> None:
-    """Gives the ports the dotted names that the text form cannot spell."""
+def _rename(model: onnx.ModelProto, names: Mapping[str, str]) -> None:
+    """Gives the ports the dotted names that the text form cannot spell, and then `names`."""
     dotted = {
         f"{side}_0_{part}": f"{side}.0.{part}"
         for side in ("past_key_values", "present")
         for part in ("key", "value")
     }
+    dotted = dict(names) | {name: names.get(full, full) for name, full in dotted.items()}
     for port in (*model.graph.input, *model.graph.output):
         port.name = dotted.get(port.name, port.name)
     for node in model.graph.node:

@@ -15,7 +15,7 @@ from anydraft.text import DraftBuffer, TextTokenizer
 from anydraft.text.continuation import Continuation
 from anydraft.v1.verification_pb2 import Draft, Verdict
 from draft_node.engines.base import Logits
-from draft_node.engines.checks import check_feed, check_truncate
+from draft_node.engines.checks import check_feed, check_truncate, closed_state
 
 _TARGET_TOKEN = re.compile(r"\s?\w{1,4}|\s?[^\w\s]|\s", re.DOTALL)
 """Cuts that are not the assistant's."""
@@ -73,12 +73,14 @@ class ScriptedState:
         self.ids: list[int] = []
         self.num_fed = 0
         self.num_calls = 0
+        self.is_closed = False
 
     @property
     def length(self) -> int:
         return len(self.ids)
 
     def feed(self, ids: Sequence[int]) -> Logits:
+        self._check_open()
         check_feed(ids, self.length, self.engine)
         self.ids += ids
         self.num_fed += len(ids)
@@ -90,8 +92,16 @@ class ScriptedState:
         return logits
 
     def truncate(self, length: int) -> None:
+        self._check_open()
         check_truncate(length, self.length)
         del self.ids[length:]
+
+    def close(self) -> None:
+        self.is_closed = True
+
+    def _check_open(self) -> None:
+        if self.is_closed:
+            raise closed_state()
 
 
 class ScriptedVerifier:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from anydraft.errors import FailedPreconditionError
 from anydraft.text import AssistantMirror, TextTokenizer
-from anydraft.v1.prompt_pb2 import Prompt
+from anydraft.v1.prompt_pb2 import ChatMessage, ChatMessages, Prompt
 from draft_node.drafters.assistant import AssistantDrafter, AssistantStream
 from draft_node.drafters.base import Piece
 from tests import tokenizers_zoo
@@ -148,6 +149,20 @@ def test_the_invariant(name: str, moves: list[tuple[int, int, str]]) -> None:
         assert tokenizer.text_bytes(state.ids[len(engine.prompt_ids) :]).decode() == committed
 
 
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_logits_that_are_no_numbers_are_no_draft(tokenizer: TextTokenizer, value: float) -> None:
+    engine, stream = opened(tokenizer)
+    before = draft(stream, 2)
+    state = engine.states[0]
+    feed = state.feed
+    state.feed = lambda ids: np.full_like(feed(ids), value)  # type: ignore[method-assign]
+    assert stream.step() is None
+    assert stream.idle
+    state.feed = feed  # type: ignore[method-assign]
+    stream.commit(text_of(before), restart=True)
+    assert draft(stream, 1)
+
+
 def test_a_text_longer_than_the_context_keeps_its_end(tokenizer: TextTokenizer) -> None:
     script = "one two three four five six seven eight nine ten " * 30
     engine, stream = opened(tokenizer, script, context_tokens=80)
@@ -167,6 +182,20 @@ def test_a_text_longer_than_the_context_keeps_its_end(tokenizer: TextTokenizer) 
     assert engine.states[0].num_fed < 12 * len(ids)
 
 
+def test_a_long_prompt_is_read_from_where_its_window_begins(tokenizer: TextTokenizer) -> None:
+    """Whatever the model was made for: a session holds, and reads, no more than it is given."""
+    prompt = Prompt(text="one two three four five six seven " * 60)
+    engine = ScriptedEngine(tokenizer, tokenizer.encode_prompt(prompt), SCRIPT)
+    stream = AssistantDrafter(engine, tokenizer, max_context_tokens=100).open(prompt)
+    assert len(engine.prompt_ids) > 400
+    for _ in range(20):
+        stream.commit(text_of(draft(stream, 8)) + "word ", restart=True)
+        assert len(engine.states[0].ids) <= 100
+    stream = AssistantDrafter(engine, tokenizer, max_context_tokens=100).open(prompt)
+    draft(stream, 1)
+    assert engine.states[1].num_fed == 50
+
+
 def test_an_unbroken_draft_stops_at_the_context(tokenizer: TextTokenizer) -> None:
     engine, stream = opened(tokenizer, "word " * 200, context_tokens=60)
     pieces = draft(stream)
@@ -182,3 +211,15 @@ def test_files_of_two_models_are_refused(tokenizer: TextTokenizer) -> None:
 
     with pytest.raises(FailedPreconditionError, match="different models"):
         AssistantDrafter(Small(tokenizer, [], ""), tokenizer)
+
+
+def test_drafts_for_messages_that_its_template_refuses(tokenizer: TextTokenizer) -> None:
+    refusing = (
+        "{% for m in messages %}{% if m.role == 'system' %}{{ raise_exception('no system') }}"
+        "{% endif %}{{ m.content }}{% endfor %}"
+    )
+    strict = TextTokenizer(tokenizer.backend, chat_template=refusing)
+    messages = [ChatMessage(role="system", content="Brief!"), ChatMessage(role="user", content="A")]
+    prompt = Prompt(messages=ChatMessages(messages=messages))
+    engine = ScriptedEngine(strict, strict.encode("Brief!\n\nA"), SCRIPT)
+    assert text_of(draft(AssistantDrafter(engine, strict).open(prompt))) == SCRIPT

@@ -238,6 +238,9 @@ class Failing:
     def commit(self, text: str, *, restart: bool) -> None:
         pass
 
+    def close(self) -> None:
+        pass
+
 
 async def test_a_drafter_that_fails_ends_the_loop_with_a_warning(
     worker: DraftingThread, caplog: pytest.LogCaptureFixture

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +59,29 @@ def test_logits_are_those_of_torch(shared: OnnxEngine, llama: Any) -> None:
         assert found.dtype == np.float32
         np.testing.assert_allclose(found, expected[fed - 1], atol=2e-4)
     assert state.length == fed
+
+
+@pytest.mark.usefixtures("no_collector")
+@pytest.mark.parametrize("kind", ["shared", "growing"])
+def test_a_closed_state_holds_no_memory(kind: str, request: pytest.FixtureRequest) -> None:
+    engine: OnnxEngine = request.getfixturevalue(kind)
+    state = engine.open()
+    state.feed(IDS[:5])
+    cache: Any = state._cache
+    held = cache._buffers if kind == "shared" else list(cache._past.values())
+    buffers = [weakref.ref(buffer) for buffer in held]
+    assert all(buffer() is not None for buffer in buffers)
+    del held
+    # A reference cycle keeps the state itself alive, as a session's may.
+    cycle: list[Any] = [state, cache]
+    cycle.append(cycle)
+    state.close()
+    state.close()
+    assert [buffer() for buffer in buffers] == [None] * len(buffers)
+    assert state.length == 0
+    for use in (lambda: state.feed(IDS[:1]), lambda: state.truncate(0)):
+        with pytest.raises(InternalError, match="after its session ended"):
+            use()
 
 
 @pytest.mark.parametrize("kind", ["shared", "growing"])
@@ -165,6 +190,59 @@ def test_the_file_follows_the_precision(tmp_path: Path) -> None:
     found = {p: OnnxEngine(tmp_path, precision=p, threads=1).description for p in ("int4", "int8")}
     assert "model_q4.onnx" in found["int4"]
     assert "model_int8.onnx" in found["int8"]
+
+
+def test_a_named_file_is_the_one_that_runs(tmp_path: Path) -> None:
+    for name in ("model_q4.onnx", "model_int8.onnx"):
+        Graph().save(tmp_path / "onnx" / name)
+    engine = OnnxEngine(tmp_path, decoder="onnx/model_int8.onnx", precision="int4", threads=1)
+    assert "model_int8.onnx" in engine.description
+
+
+def test_what_lies_beside_the_decoder_is_read_before_what_lies_above(tmp_path: Path) -> None:
+    Graph().save(tmp_path / "cpu" / "int4" / "model.onnx")
+    (tmp_path / "config.json").write_text('{"max_position_embeddings": 5, "eos_token_id": 5}')
+    beside = {"model": {"context_length": 48, "eos_token_id": [7], "decoder": {}}}
+    (tmp_path / "cpu" / "int4" / "genai_config.json").write_text(json.dumps(beside))
+    engine = OnnxEngine(tmp_path, decoder="cpu/int4/model.onnx", threads=1)
+    assert engine.context_tokens == 48
+    assert engine.eos_ids == {5, 7}
+
+
+def test_tensors_may_have_names_of_their_own(growing: OnnxEngine, tmp_path: Path) -> None:
+    names = {
+        "input_ids": "tokens",
+        "attention_mask": "mask_of",
+        "position_ids": "places_of",
+        "logits": "scores_of",
+        "past_key_values.0.key": "past_k_0",
+        "past_key_values.0.value": "past_v_0",
+        "present.0.key": "now_k_0",
+        "present.0.value": "now_v_0",
+    }
+    Graph(names=names).save(tmp_path / "model.onnx")
+    with pytest.raises(UnsupportedModelError, match="needs "):
+        OnnxEngine(tmp_path, threads=1)
+    decoder = {
+        "inputs": {
+            "input_ids": "tokens",
+            "attention_mask": "mask_of",
+            "position_ids": "places_of",
+            "past_key_names": "past_k_%d",
+            "past_value_names": "past_v_%d",
+        },
+        "outputs": {
+            "logits": "scores_of",
+            "present_key_names": "now_k_%d",
+            "present_value_names": "now_v_%d",
+        },
+    }
+    (tmp_path / "genai_config.json").write_text(json.dumps({"model": {"decoder": decoder}}))
+    state = OnnxEngine(tmp_path, threads=1).open()
+    state.feed(IDS[:9])
+    state.truncate(5)
+    found = state.feed(IDS[5:20])
+    np.testing.assert_allclose(found, growing.open().feed(IDS[:20]), atol=1e-4)
 
 
 def test_folders_that_cannot_be_loaded(tmp_path: Path) -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import weakref
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from anydraft.errors import ContextFullError, UnsupportedModelError
+from anydraft.errors import ContextFullError, InternalError, UnsupportedModelError
 from draft_node.engines.torch import TorchEngine
 from tests import models_zoo
 from tests.draft.conftest import CONTEXT_TOKENS
@@ -38,6 +39,28 @@ def test_cuts_are_exact_also_behind_a_window(name: str) -> None:
             state.truncate(len(held))
         assert state.length == len(held)
     assert len(held) > 2 * models_zoo.WINDOW
+
+
+@pytest.mark.usefixtures("no_collector")
+@pytest.mark.parametrize("name", ["llama", *WINDOWED])
+def test_a_closed_state_holds_no_memory(name: str) -> None:
+    state = TorchEngine(models_zoo.build(name)).open()
+    state.feed([1, 2, 3])
+    cache = state._cache
+    tensors = [
+        weakref.ref(tensor) for layer in cache.layers for tensor in (layer.keys, layer.values)
+    ]
+    assert all(tensor() is not None for tensor in tensors)
+    # A reference cycle keeps the state itself alive, as a session's may.
+    cycle: list[Any] = [state, cache]
+    cycle.append(cycle)
+    state.close()
+    state.close()
+    assert [tensor() for tensor in tensors] == [None] * len(tensors)
+    assert state.length == 0
+    for use in (lambda: state.feed([1]), lambda: state.truncate(0)):
+        with pytest.raises(InternalError, match="after its session ended"):
+            use()
 
 
 def test_facts(llama: Any) -> None:

@@ -22,6 +22,9 @@ from draft_node.load import DraftSettings, load_drafter
         ({"engine": "lookup", "lookup": False}, "--no-lookup"),
         ({"model": "m", "max_draft": 0}, "--max-draft"),
         ({"model": "m", "threads": 0}, "--threads"),
+        ({"model": "m", "max_context_tokens": 8}, "--max-context"),
+        ({"model": "m", "device_map": "cpu"}, "--device-map"),
+        ({"model": "m", "lookup": False, "lookup_meanwhile": True}, "--lookup-meanwhile"),
         ({"model": "m", "min_confidence": 1.5}, "--min-confidence"),
         ({"model": "m", "min_confidence": float("nan")}, "--min-confidence"),
     ],
@@ -35,8 +38,7 @@ def test_an_onnx_folder(genai_folder: Path) -> None:
     loaded = load_drafter(DraftSettings(model=str(genai_folder), threads=1))
     assert isinstance(loaded.drafter, CombinedDrafter)
     assert "model.onnx, 1 threads, prompt lookup" in loaded.engine
-    assert loaded.model == str(genai_folder)
-    assert loaded.has_chat_template is False
+    assert loaded.assistant == genai_folder.name
     stream = loaded.drafter.open(Prompt(text="Some text"))
     assert stream.step() is not None or stream.idle
 
@@ -55,7 +57,6 @@ def test_a_torch_folder(llama: Any, genai_folder: Path, tmp_path: Path) -> None:
     settings = DraftSettings(model=str(tmp_path), engine="torch", device_map="cpu", lookup=False)
     loaded = load_drafter(settings)
     assert loaded.engine.startswith("torch")
-    assert loaded.context_tokens == llama.config.max_position_embeddings
     stream = loaded.drafter.open(Prompt(text="Some text"))
     assert stream.step() is not None or stream.idle
 
@@ -63,7 +64,7 @@ def test_a_torch_folder(llama: Any, genai_folder: Path, tmp_path: Path) -> None:
 def test_lookup_alone_needs_no_model() -> None:
     loaded = load_drafter(DraftSettings(engine="lookup"))
     assert isinstance(loaded.drafter, LookupDrafter)
-    assert (loaded.model, loaded.context_tokens) == ("prompt lookup", None)
+    assert loaded.assistant == "prompt lookup"
 
 
 def test_a_model_that_is_not_there() -> None:

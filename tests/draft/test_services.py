@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
+import math
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 from typing import Any
 
-import grpc.aio
 import pytest
 
 from anydraft.errors import (
-    AnydraftError,
     DeadlineExceededError,
     InvalidRequestError,
     ResourceExhaustedError,
@@ -21,144 +19,36 @@ from anydraft.errors import (
 )
 from anydraft.rpc.channel import dial
 from anydraft.rpc.server import NodeServer
-from anydraft.rpc.status import abort, from_rpc_error
+from anydraft.rpc.status import abort
 from anydraft.text import TextTokenizer
-from anydraft.v1.generation_pb2 import GenerateRequest, GenerateResponse
+from anydraft.v1.generation_pb2 import GenerateRequest
 from anydraft.v1.generation_pb2_grpc import GenerationServiceStub
-from anydraft.v1.prompt_pb2 import GenerationSpec, Prompt, SamplingParams, StopConditions
+from anydraft.v1.prompt_pb2 import Prompt
 from anydraft.v1.result_pb2 import (
-    FINISH_REASON_EOS,
-    Finished,
-    GenerationStats,
-    Opened,
     TokenLogprobs,
 )
-from anydraft.v1.server_pb2 import NODE_ROLE_DRAFT, GetServerInfoRequest
-from anydraft.v1.server_pb2_grpc import ServerServiceStub
 from anydraft.v1.verification_pb2 import Draining, Verdict, VerifyRequest, VerifyResponse
 from anydraft.v1.verification_pb2_grpc import (
-    VerificationServiceServicer,
     add_VerificationServiceServicer_to_server,
 )
-from anydraft.version import PROTOCOL_REVISION, VERSION
-from draft_node.drafters.assistant import AssistantDrafter
-from draft_node.drafters.base import Drafter, Piece
+from anydraft.version import PROTOCOL_REVISION
+from draft_node.drafters.base import Piece
 from draft_node.drafters.lookup import LookupDrafter
 from draft_node.lifecycle import DraftNode
 from draft_node.load import LoadedDrafter
-from tests.draft.scripted import ScriptedEngine, ScriptedVerifier
-
-PROMPT = Prompt(text="Tell me how drafts work. ")
-ANSWER = "A draft is checked by the target in one pass; what agrees is kept. 你好 🙂, and so on."
-SPEC = GenerationSpec(
-    model="target",
-    prompt=PROMPT,
-    sampling=SamplingParams(temperature=0.5, seed=7),
-    stop=StopConditions(max_new_tokens=50, stop=["END"]),
-    logprobs=2,
+from tests.draft.played import (
+    ANSWER,
+    SPEC,
+    PlayedVerifier,
+    assistant,
+    both,
+    draft_node,
+    finished,
+    generate,
+    honest,
+    opened,
+    verify_node,
 )
-Script = Callable[["PlayedVerifier", AsyncIterator[VerifyRequest], Any], AsyncIterator[Any]]
-
-
-@dataclass
-class PlayedVerifier(VerificationServiceServicer):
-    """Runs `script`, and keeps what it was sent."""
-
-    script: Script
-    requests: list[VerifyRequest] = field(default_factory=list)
-    ended: asyncio.Event = field(default_factory=asyncio.Event)
-
-    async def Verify(  # noqa: N802
-        self, request_iterator: Any, context: Any
-    ) -> AsyncIterator[VerifyResponse]:
-        try:
-            async for response in self.script(self, self._heard(request_iterator), context):
-                yield response
-        finally:
-            self.ended.set()
-
-    async def _heard(self, requests: AsyncIterator[VerifyRequest]) -> AsyncIterator[VerifyRequest]:
-        async for request in requests:
-            self.requests.append(request)
-            yield request
-
-    def kinds(self) -> list[str | None]:
-        return [request.WhichOneof("message") for request in self.requests]
-
-
-@asynccontextmanager
-async def verify_node(script: Script) -> AsyncIterator[tuple[str, PlayedVerifier]]:
-    node = NodeServer("127.0.0.1:0")
-    played = PlayedVerifier(script)
-    add_VerificationServiceServicer_to_server(played, node.server)
-    address = await node.start()
-    try:
-        yield address, played
-    finally:
-        await node.stop(0)
-
-
-@asynccontextmanager
-async def draft_node(verify: str, drafter: Drafter) -> AsyncIterator[grpc.aio.Channel]:
-    loaded = LoadedDrafter(drafter, "scripted", drafter.description, 128, False)
-    node = DraftNode(loaded, verify, "127.0.0.1:0")
-    address = await node.start()
-    try:
-        async with dial(address) as channel:
-            yield channel
-    finally:
-        await node.stop()
-
-
-@asynccontextmanager
-async def both(
-    script: Script, drafter: Drafter
-) -> AsyncIterator[tuple[grpc.aio.Channel, PlayedVerifier]]:
-    async with verify_node(script) as (address, played), draft_node(address, drafter) as channel:
-        yield channel, played
-
-
-def assistant(tokenizer: TextTokenizer) -> AssistantDrafter:
-    engine = ScriptedEngine(tokenizer, tokenizer.encode_prompt(PROMPT), ANSWER)
-    return AssistantDrafter(engine, tokenizer)
-
-
-async def generate(
-    channel: grpc.aio.Channel, *, timeout_s: float = 20
-) -> tuple[list[GenerateResponse], AnydraftError | None]:
-    """All responses, and the error that ended them if one did."""
-    responses: list[GenerateResponse] = []
-    call = GenerationServiceStub(channel).Generate(GenerateRequest(spec=SPEC), timeout=timeout_s)
-    try:
-        async for response in call:
-            responses.append(response)
-    except grpc.RpcError as error:
-        return responses, from_rpc_error(error)
-    return responses, None
-
-
-def opened(credit: int = 48) -> VerifyResponse:
-    return VerifyResponse(opened=Opened(session_id="s", model="target", credit_pieces=credit))
-
-
-def finished() -> VerifyResponse:
-    stats = GenerationStats(completion_tokens=5)
-    return VerifyResponse(finished=Finished(reason=FINISH_REASON_EOS, stats=stats))
-
-
-async def honest(
-    played: PlayedVerifier, requests: AsyncIterator[VerifyRequest], context: Any
-) -> AsyncIterator[VerifyResponse]:
-    """Opens, waits for each draft, steps, and finishes."""
-    verifier = ScriptedVerifier(ANSWER)
-    await anext(requests)
-    yield opened()
-    async for request in requests:
-        verifier.take(request.draft)
-        yield VerifyResponse(verdict=verifier.step())
-        if verifier.finished:
-            yield finished()
-            return
 
 
 async def test_an_answer_made_with_drafts(tokenizer: TextTokenizer) -> None:
@@ -272,7 +162,7 @@ async def test_an_answer_cut_short_is_an_error(tokenizer: TextTokenizer) -> None
     async with both(script, assistant(tokenizer)) as (channel, _):
         _, error = await generate(channel)
     assert isinstance(error, UnavailableError)
-    assert error.reason == "ANSWER_CUT_SHORT"
+    assert error.reason == "TRUNCATED_STREAM"
 
 
 async def until_closed(
@@ -316,28 +206,57 @@ async def test_the_deadline_of_the_app_reaches_the_verify_node(tokenizer: TextTo
     assert 0 < left[0] < 0.6
 
 
-class Broken:
-    description = "broken"
+class Panic(BaseException):
+    """As native code raises it: no Exception."""
 
-    def __init__(self, *, at_open: bool) -> None:
+
+class Odd:
+    """A drafter that does `act` wherever it can."""
+
+    description = "odd"
+    idle = False
+
+    def __init__(self, act: Callable[[], Piece], *, at_open: bool = False) -> None:
+        self.act = act
         self.at_open = at_open
-        self.idle = False
 
-    def open(self, prompt: Prompt) -> Broken:
+    def open(self, prompt: Prompt) -> Odd:
         if self.at_open:
-            raise MemoryError
+            self.act()
         return self
 
     def step(self) -> Piece | None:
-        raise RuntimeError("the engine is broken")
+        return self.act()
 
     def commit(self, text: str, *, restart: bool) -> None:
-        pass
+        self.act()
+
+    def close(self) -> None:
+        self.act()
 
 
-@pytest.mark.parametrize("at_open", [True, False])
+def raises(error: BaseException) -> Callable[[], Piece]:
+    def act() -> Piece:
+        raise error
+
+    return act
+
+
+@pytest.mark.parametrize(
+    "drafter",
+    [
+        Odd(raises(MemoryError()), at_open=True),
+        Odd(raises(RuntimeError("the engine is broken"))),
+        Odd(raises(Panic("in native code"))),
+        Odd(lambda: Piece("\ud83d", -0.1)),
+        Odd(lambda: Piece("a", math.nan)),
+        Odd(lambda: Piece("a", math.inf)),
+        Odd(lambda: Piece("a" * 5_000_000, -0.1)),
+    ],
+    ids=["open", "step", "panic", "surrogate", "nan", "inf", "huge"],
+)
 async def test_the_answer_does_not_depend_on_drafts(
-    at_open: bool, caplog: pytest.LogCaptureFixture
+    drafter: Odd, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The verifier hears that no drafts will come, and goes on alone."""
 
@@ -349,11 +268,22 @@ async def test_the_answer_does_not_depend_on_drafts(
             yield VerifyResponse(verdict=Verdict(base_bytes=at, text=letter, token_ids=[at]))
         yield finished()
 
-    async with both(script, Broken(at_open=at_open)) as (channel, _):
+    async with both(script, drafter) as (channel, _):
         responses, error = await generate(channel)
     assert error is None
     assert "".join(response.delta.text for response in responses) == "ABC"
-    assert [r.levelno for r in caplog.records if "draft" in r.name].count(logging.WARNING) == 1
+    said = [r for r in caplog.records if r.levelno == logging.WARNING and "draft" in r.name]
+    assert len(said) == 1
+
+
+async def test_odd_pieces_do_not_end_an_answer_while_it_runs() -> None:
+    """Empty ones, other alphabets, whatever is likely or not: all is dropped or accepted."""
+    texts = itertools.cycle(["", "\x00", "\ufffd", "🙂", "<|im_end|>", " " * 16_000, "A draft"])
+    drafter = Odd(lambda: Piece(next(texts), 0.5))
+    async with both(honest, drafter) as (channel, _):
+        responses, error = await generate(channel)
+    assert error is None
+    assert "".join(response.delta.text for response in responses) == ANSWER
 
 
 async def test_a_draining_verify_node_finishes_its_answers(tokenizer: TextTokenizer) -> None:
@@ -370,19 +300,39 @@ async def test_a_draining_verify_node_finishes_its_answers(tokenizer: TextTokeni
     assert [r.WhichOneof("message") for r in responses] == ["opened", "delta", "finished"]
 
 
-async def test_the_node_says_what_it_is() -> None:
-    async with draft_node("127.0.0.1:9", LookupDrafter()) as channel:
-        response = await ServerServiceStub(channel).GetServerInfo(GetServerInfoRequest())
-    info = response.info
-    assert info.role == NODE_ROLE_DRAFT
-    assert (info.model, info.version, info.engine) == ("scripted", VERSION, "prompt lookup")
-    assert info.protocol_revision == PROTOCOL_REVISION
-    assert (info.context_tokens, info.has_chat_template) == (128, False)
-    assert info.verify_address == "127.0.0.1:9"
-
-
 async def test_addresses_are_checked() -> None:
-    loaded = LoadedDrafter(LookupDrafter(), "m", "e", None, None)
     for verify, listen in (("nowhere", "127.0.0.1:0"), ("127.0.0.1:1", "nowhere")):
         with pytest.raises(InvalidRequestError, match="HOST:PORT"):
-            DraftNode(loaded, verify, listen)
+            DraftNode(verify, listen)
+
+
+async def test_a_node_that_stops_waits_for_opened_answers_only(tokenizer: TextTokenizer) -> None:
+    go_on = asyncio.Event()
+
+    async def opens_the_first(
+        played: PlayedVerifier, requests: Any, context: Any
+    ) -> AsyncIterator[VerifyResponse]:
+        await anext(requests)
+        if len(played.requests) > 1:
+            await asyncio.sleep(60)
+        yield opened()
+        await go_on.wait()
+        yield VerifyResponse(verdict=Verdict(text="Bye.", token_ids=[5]))
+        yield finished()
+
+    async with verify_node(opens_the_first) as (verify, _):
+        node = DraftNode(verify, "127.0.0.1:0")
+        address = await node.start()
+        await node.serve(LoadedDrafter(LookupDrafter(), "scripted", "lookup"))
+        async with dial(address) as channel:
+            answer = aiter(GenerationServiceStub(channel).Generate(GenerateRequest(spec=SPEC)))
+            assert (await anext(answer)).HasField("opened")
+            never_opened = asyncio.create_task(generate(channel))
+            await asyncio.sleep(0.2)
+            stopping = asyncio.create_task(node.stop(grace_s=60))
+            responses, error = await asyncio.wait_for(never_opened, 5)
+            assert (responses, type(error)) == ([], UnavailableError)
+            assert not stopping.done()
+            go_on.set()
+            assert [r.WhichOneof("message") async for r in answer] == ["delta", "finished"]
+            await asyncio.wait_for(stopping, 5)

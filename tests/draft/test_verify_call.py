@@ -72,7 +72,7 @@ async def test_neither_message_nor_status_is_lost(channel: grpc.aio.Channel) -> 
         assert caught.value.trailing_metadata()["why"] == "test"
         await writing
         assert call.sent_bytes >= NUM_VERDICTS * DRAFT.ByteSize()
-        await call.cancel()
+        call.cancel()
 
 
 async def test_a_read_that_is_cancelled_loses_nothing(channel: grpc.aio.Channel) -> None:
@@ -88,7 +88,7 @@ async def test_a_read_that_is_cancelled_loses_nothing(channel: grpc.aio.Channel)
     assert call.received_bytes == response.ByteSize()
     assert await call.write(CLOSE)
     assert await call.read() is None
-    await call.cancel()
+    call.cancel()
 
 
 async def test_a_call_can_be_left_while_it_is_read(channel: grpc.aio.Channel) -> None:
@@ -96,7 +96,7 @@ async def test_a_call_can_be_left_while_it_is_read(channel: grpc.aio.Channel) ->
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.05):
             await call.read()
-    await call.cancel()
-    await call.cancel()
+    call.cancel()
+    call.cancel()
     assert call.done
     assert not await call.write(DRAFT)

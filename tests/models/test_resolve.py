@@ -102,7 +102,8 @@ def test_a_registry_model(
 
 
 def test_a_local_folder(tmp_path: Path) -> None:
-    assert resolve_model(str(fill(tmp_path, DENSE))).folder == tmp_path
+    found = resolve_model(str(fill(tmp_path, DENSE)))
+    assert (found.folder, found.name) == (tmp_path, tmp_path.name)
 
 
 def test_hub_downloads_only_what_is_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,6 +133,41 @@ def test_a_hub_repository_without_weights(tmp_path: Path, monkeypatch: pytest.Mo
     HubInMemory(tmp_path / "s", files=["README.md"]).install(monkeypatch)
     with pytest.raises(UnsupportedModelError, match="neither safetensors"):
         resolve_model("org/repo")
+
+
+def test_pickles_on_the_hub_are_not_downloaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = ["config.json", "tokenizer.json", "pytorch_model.bin"]
+    fake = HubInMemory(tmp_path / "s", files=files).install(monkeypatch)
+    with pytest.raises(UnsupportedModelError, match=r"org/repo.*pytorch_model\.bin") as caught:
+        resolve_model("org/repo")
+    assert caught.value.reason == "PICKLED_WEIGHTS"
+    assert fake.downloaded == []
+
+
+def test_without_the_packages_to_fetch_with(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+    for name in ("org/repo", "smollm2-135m-instruct"):
+        with pytest.raises(FailedPreconditionError, match=r"anydraft\[draft\]") as caught:
+            resolve_model(name)
+        assert caught.value.reason == "PACKAGE_MISSING"
+
+
+def test_a_hub_cache_that_cannot_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    HubInMemory(tmp_path / "s", files=list(DENSE)).install(monkeypatch)
+
+    def fail(*_: Any, local_files_only: bool = False, **__: Any) -> str:
+        if local_files_only:
+            raise errors.LocalEntryNotFoundError("not cached")
+        raise NotADirectoryError(20, "Not a directory")
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", fail)
+    with pytest.raises(FailedPreconditionError, match="HF_HOME") as caught:
+        resolve_model("org/repo")
+    assert caught.value.reason == "CACHE_NOT_WRITABLE"
 
 
 def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

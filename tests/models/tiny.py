@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ from tests import tokenizers_zoo
 HEADS, KEY_HEADS, LAYERS = 4, 2, 2
 
 
-def llama(intermediate_size: int = 128) -> Any:
+def llama(intermediate_size: int = 128, **settings: Any) -> Any:
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -26,6 +27,7 @@ def llama(intermediate_size: int = 128) -> Any:
         tie_word_embeddings=False,
         bos_token_id=None,
         eos_token_id=2,
+        **settings,
     )
     return LlamaForCausalLM(config).eval()
 
@@ -48,11 +50,25 @@ def save_dense(folder: Path) -> Path:
     return folder
 
 
-def save_gguf(path: Path, pre_tokenizer: str = "smollm", intermediate_size: int = 128) -> Path:
-    """As llama.cpp's converter writes it, with fp32 weights."""
+def save_gguf(
+    path: Path,
+    pre_tokenizer: str = "smollm",
+    intermediate_size: int = 128,
+    *,
+    settings: dict[str, Any] | None = None,
+    say: Callable[[Any], None] = lambda writer: None,
+    tensors: dict[str, Any] | None = None,
+    leave_out: str = "",
+    add_bos: bool | None = False,
+    spell: dict[str, str] | None = None,
+) -> Path:
+    """As llama.cpp's converter writes it, with fp32 weights.
+
+    `say` adds keys through the writer, `tensors` are added to those of the model, and the one named
+    `leave_out` is left out. `spell` writes special and added tokens in another way."""
     import gguf
 
-    model, backend = llama(intermediate_size), tokenizers_zoo.build("gpt2")
+    model, backend = llama(intermediate_size, **(settings or {})), tokenizers_zoo.build("gpt2")
     config = model.config
     writer = gguf.GGUFWriter(path, "llama")
     writer.add_name("tiny")
@@ -65,14 +81,20 @@ def save_gguf(path: Path, pre_tokenizer: str = "smollm", intermediate_size: int 
     writer.add_layer_norm_rms_eps(config.rms_norm_eps)
     writer.add_rope_dimension_count(config.hidden_size // HEADS)
     writer.add_vocab_size(config.vocab_size)
-    _write_tokenizer(writer, backend, pre_tokenizer)
+    write_tokenizer(writer, backend, pre_tokenizer, spell or {})
+    if add_bos is not None:
+        writer.add_add_bos_token(add_bos)
     names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, LAYERS)
     for name, weights in model.state_dict().items():
         stem, suffix = name.rsplit(".", 1)
         data = weights.numpy()
         if stem.endswith(("q_proj", "k_proj")):
             data = _interleave(data, HEADS if stem.endswith("q_proj") else KEY_HEADS)
-        writer.add_tensor(f"{names.get_name(stem)}.{suffix}", data)
+        if (named := f"{names.get_name(stem)}.{suffix}") != leave_out:
+            writer.add_tensor(named, data)
+    for named, data in (tensors or {}).items():
+        writer.add_tensor(named, data)
+    say(writer)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -80,7 +102,7 @@ def save_gguf(path: Path, pre_tokenizer: str = "smollm", intermediate_size: int 
     return path
 
 
-def _write_tokenizer(writer: Any, backend: Any, pre_tokenizer: str) -> None:
+def write_tokenizer(writer: Any, backend: Any, pre_tokenizer: str, spell: dict[str, str]) -> None:
     import json
 
     import gguf
@@ -88,17 +110,15 @@ def _write_tokenizer(writer: Any, backend: Any, pre_tokenizer: str) -> None:
     vocabulary = backend.get_vocab()
     tokens = sorted(vocabulary, key=vocabulary.__getitem__)
     merges = json.loads(backend.to_str())["model"]["merges"]
-    special = {*tokenizers_zoo.SPECIAL}
+    types = dict.fromkeys(tokenizers_zoo.SPECIAL, gguf.TokenType.CONTROL)
+    types |= dict.fromkeys(tokenizers_zoo.ADDED, gguf.TokenType.USER_DEFINED)
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre(pre_tokenizer)
-    writer.add_token_list(tokens)
-    writer.add_token_types(
-        [gguf.TokenType.CONTROL if token in special else gguf.TokenType.NORMAL for token in tokens]
-    )
+    writer.add_token_list([spell.get(token, token) for token in tokens])
+    writer.add_token_types([types.get(token, gguf.TokenType.NORMAL) for token in tokens])
     writer.add_token_merges([" ".join(pair) for pair in merges])
     writer.add_eos_token_id(vocabulary["</s>"])
     writer.add_eot_token_id(vocabulary["<|im_end|>"])
-    writer.add_add_bos_token(False)
 
 
 def _interleave(weights: Any, heads: int) -> Any:

@@ -8,8 +8,9 @@ from typing import Any
 import grpc.aio
 import pytest
 
+from anydraft.errors import NotFoundError
 from anydraft.rpc.channel import dial
-from anydraft.rpc.handler import stream_handler
+from anydraft.rpc.handler import handled, stream_handler
 from anydraft.rpc.server import NodeServer
 from anydraft.v1 import generation_pb2, generation_pb2_grpc
 
@@ -44,7 +45,7 @@ async def test_the_caller_leaves(is_slow: bool, leaves_by: str, caplog) -> None:
     generation_pb2_grpc.add_GenerationServiceServicer_to_server(servicer, node.server)
     channel = dial(await node.start())
     stub: Any = generation_pb2_grpc.GenerationServiceStub(channel)
-    timeout_s = 0.2 if leaves_by == "deadline" else None
+    timeout_s = 1 if leaves_by == "deadline" else None
     with caplog.at_level(logging.WARNING):
         call = stub.Generate(generation_pb2.GenerateRequest(), timeout=timeout_s)
         assert await call.read() is not grpc.aio.EOF
@@ -58,6 +59,18 @@ async def test_the_caller_leaves(is_slow: bool, leaves_by: str, caplog) -> None:
     assert cause in (asyncio.CancelledError, GeneratorExit)
     assert is_same_task
     assert caplog.text == ""
+
+
+async def test_a_failed_status_counts_as_the_caller_leaving() -> None:
+    class BrokenContext:
+        async def abort(self, *args: Any) -> None:
+            raise grpc.aio.InternalError("execute_batch")
+
+    async def refuse(request: Any, context: Any) -> Any:
+        raise NotFoundError("no session: open one", reason="MODEL_NOT_FOUND")
+
+    with pytest.raises(asyncio.CancelledError):
+        await handled(refuse)(None, BrokenContext())
 
 
 async def test_a_failed_write_counts_as_the_caller_leaving() -> None:

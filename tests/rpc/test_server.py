@@ -14,6 +14,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from anydraft.errors import FailedPreconditionError
+from anydraft.rpc.calls import answering
 from anydraft.rpc.channel import dial, dial_sync
 from anydraft.rpc.health import Health, check, check_sync
 from anydraft.rpc.server import NodeServer
@@ -28,9 +29,10 @@ class Sleepy(generation_pb2_grpc.GenerationServiceServicer):
     pause_s = 0.3
 
     async def Generate(self, request: Any, context: Any) -> AsyncIterator[Any]:  # noqa: N802
-        yield generation_pb2.GenerateResponse()
-        await asyncio.sleep(self.pause_s)
-        yield generation_pb2.GenerateResponse()
+        with answering():
+            yield generation_pb2.GenerateResponse()
+            await asyncio.sleep(self.pause_s)
+            yield generation_pb2.GenerateResponse()
 
 
 def _node(listen: str = "127.0.0.1:0") -> NodeServer:
@@ -113,7 +115,7 @@ async def test_an_address_of_another_machine_is_named() -> None:
         await _node("192.0.2.1:5").start()
 
 
-async def test_running_calls_get_their_grace() -> None:
+async def test_answers_get_their_grace() -> None:
     node = _node()
     async with dial(await node.start()) as channel:
         stub: Any = generation_pb2_grpc.GenerationServiceStub(channel)

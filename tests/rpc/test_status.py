@@ -16,6 +16,7 @@ from anydraft.errors import (
     DeadlineExceededError,
     FailedPreconditionError,
     InternalError,
+    InvalidFieldError,
     InvalidRequestError,
     NotFoundError,
     ResourceExhaustedError,
@@ -26,7 +27,6 @@ from anydraft.rpc.channel import MAX_MESSAGE_BYTES, dial
 from anydraft.rpc.handler import stream_handler, unary_handler
 from anydraft.rpc.server import NodeServer
 from anydraft.rpc.status import from_rpc_error
-from anydraft.rpc.validation import InvalidFieldError
 from anydraft.v1 import generation_pb2, generation_pb2_grpc, server_pb2, server_pb2_grpc
 
 Response = generation_pb2.GenerateResponse
@@ -169,6 +169,34 @@ async def test_nobody_there() -> None:
     assert (type(error), error.reason) == (UnavailableError, "UNREACHABLE")
     assert "cannot connect to 127.0.0.1:1" in str(error)
     assert "start a node" in str(error)
+
+
+@pytest.mark.parametrize(
+    ("message", "cause"),
+    [
+        (
+            "errors resolving nohost:5: [field:hostname lookup error:address lookup failed for "
+            "nohost:5: Domain name not found]",
+            "Domain name not found",
+        ),
+        ("DNS resolution failed for nohost:5: C-ares status is not ARES_SUCCESS", "C-ares status"),
+        ("Address lookup failed for nohost:5 os_error: Name unknown", "Name unknown"),
+    ],
+)
+def test_a_host_name_without_an_address(message: str, cause: str) -> None:
+    """What gRPC says with each of its resolvers."""
+    error = from_rpc_error(_bare(grpc.StatusCode.UNAVAILABLE, message), address="nohost:5")
+    assert (type(error), error.reason) == (UnavailableError, "NAME_UNRESOLVED")
+    assert f"nohost:5 cannot be found: its host name does not resolve ({cause}" in str(error)
+    assert "spelling" in str(error)
+
+
+async def test_a_host_name_that_nobody_can_have() -> None:
+    """What the installed gRPC says; no network is asked about such a name."""
+    async with dial("two..dots:50051") as channel:
+        with pytest.raises(grpc.RpcError) as caught:
+            await _call_unary(channel)
+    assert from_rpc_error(caught.value).reason == "NAME_UNRESOLVED"
 
 
 def _bare(code: grpc.StatusCode, details: str = "oh") -> grpc.aio.AioRpcError:

@@ -1,10 +1,17 @@
 import math
 from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from anydraft.errors import InvalidRequestError
-from anydraft.rpc.validation import InvalidFieldError, validate_spec
+from anydraft.errors import InvalidFieldError, InvalidRequestError
+from anydraft.rpc.validation import (
+    MAX_DRAFT_PIECES,
+    validate_draft,
+    validate_session_id,
+    validate_spec,
+)
 from anydraft.v1.prompt_pb2 import ChatMessage, ChatMessages, GenerationSpec, Prompt
 
 
@@ -36,6 +43,23 @@ def _logprobs(value: int) -> Callable[[GenerationSpec], None]:
     return lambda spec: setattr(spec, "logprobs", value)
 
 
+def _model(name: str) -> Callable[[GenerationSpec], None]:
+    return lambda spec: setattr(spec, "model", name)
+
+
+def _text(text: str) -> Callable[[GenerationSpec], None]:
+    return lambda spec: setattr(spec.prompt, "text", text)
+
+
+def _messages(count: int, content: str = "", role: str = "user") -> Callable[[Any], None]:
+    message = ChatMessage(role=role, content=content)
+    return lambda spec: spec.prompt.messages.messages.extend([message] * count)
+
+
+def _biases(count: int, bias: float = 1) -> Callable[[GenerationSpec], None]:
+    return lambda spec: spec.sampling.logit_bias.update(dict.fromkeys(range(count), bias))
+
+
 ALLOWED = [
     _sampling(),
     _sampling(temperature=0),
@@ -49,6 +73,10 @@ ALLOWED = [
     _max_new_tokens(1),
     _logprobs(0),
     _logprobs(20),
+    _model("m" * 1024),
+    _text("é" * 2**19),
+    _messages(4096, "x" * 256, "r" * 64),
+    _biases(1024),
 ]
 
 REFUSED = [
@@ -74,6 +102,14 @@ REFUSED = [
     ("stop.stop[1]", _stop("a", "")),
     ("stop.stop[0]", _stop("é" * 129)),
     ("stop.stop", _stop(*["a"] * 17)),
+    ("model", _model("m" * 1025)),
+    ("prompt.text", _text("é" * 2**19 + "x")),
+    ("prompt.messages", _messages(1024, "x" * 1025)),
+    ("prompt.messages[0].role", _messages(1, role="r" * 65)),
+    # Amounts come first: here each single one is at fault as well.
+    ("stop.stop", _stop(*[""] * 17)),
+    ("prompt.messages", _messages(4097, role="")),
+    ("sampling.logit_bias", _biases(1025, math.nan)),
     ("logprobs", _logprobs(21)),
     ("prompt", lambda spec: spec.ClearField("prompt")),
     ("prompt.text", lambda spec: spec.prompt.CopyFrom(Prompt(text=""))),
@@ -102,6 +138,32 @@ def test_refused_by_name(field: str, change: Callable[[GenerationSpec], None]) -
         validate_spec(spec)
     assert caught.value.field == field
     assert str(caught.value).startswith(f"{field} is ")
+
+
+class Untouchable:
+    """A sequence that nobody may look into."""
+
+    def __init__(self, length: int) -> None:
+        self._length = length
+
+    def __len__(self) -> int:
+        return self._length
+
+
+def test_no_piece_of_a_draft_without_end_is_looked_at() -> None:
+    draft: Any = SimpleNamespace(pieces=Untouchable(MAX_DRAFT_PIECES))
+    validate_draft(draft)
+    draft.pieces = Untouchable(MAX_DRAFT_PIECES + 1)
+    with pytest.raises(InvalidFieldError, match="it must be at most 4096") as caught:
+        validate_draft(draft)
+    assert caught.value.field == "draft.pieces"
+
+
+def test_session_ids_are_short() -> None:
+    validate_session_id("")
+    validate_session_id("s" * 1024)
+    with pytest.raises(InvalidFieldError, match="session_id is 1025 bytes long"):
+        validate_session_id("s" * 1025)
 
 
 def test_the_message_names_value_and_range() -> None:

@@ -155,6 +155,54 @@ def test_what_exceeds_the_bounds_is_dropped():
     assert not short.offer(2, 7, [("x", 0.0)], False)
 
 
+class Looked:
+    """Pieces that count how many of them were looked at."""
+
+    def __init__(self, *pieces):
+        self.pieces, self.count = pieces, 0
+
+    def __iter__(self):
+        for piece, times in self.pieces:
+            for _ in range(times):
+                self.count += 1
+                yield piece
+
+
+ENDLESS = 10**12
+
+
+@pytest.mark.parametrize("text", ["", "a", "🙂", "a" * 10_000_000])
+def test_pieces_beyond_the_bounds_are_not_looked_at(text):
+    buffer = DraftBuffer(max_pieces=48)
+    pieces = Looked(((text, -1.0), ENDLESS))
+    assert buffer.offer(1, 0, pieces, True)
+    assert pieces.count <= 49
+    assert buffer.piece_count <= 48
+    assert buffer.held_bytes <= 4096
+    assert not buffer.ends
+
+
+def test_late_drafts_are_not_looked_at_beyond_the_bounds():
+    buffer = DraftBuffer(max_pieces=48)
+    buffer.commit("a" * 48 + "b")
+    for text in ["", "a", "c", "a" * 48 + "c" * 10_000_000]:
+        pieces = Looked(((text, -1.0), ENDLESS))
+        assert not buffer.offer(1, 0, pieces, False)
+        assert pieces.count <= 48
+    pieces = Looked((("a", -1.0), 47), (("ab", -1.0), 1), (("c", -1.0), ENDLESS))
+    assert buffer.offer(2, 0, pieces, True)
+    assert (buffer.text, pieces.count) == ("c" * 48, 97)
+
+
+def test_drafts_that_are_not_newer_are_not_looked_at():
+    buffer = DraftBuffer()
+    assert buffer.offer(1, 0, [("a", 0.0)], False)
+    for seq, base in [(1, 0), (2, 99)]:
+        pieces = Looked((("a", 0.0), ENDLESS))
+        assert not buffer.offer(seq, base, pieces, False)
+        assert pieces.count == 0
+
+
 def test_drafts_from_before_what_is_remembered_are_stale():
     buffer = DraftBuffer()
     buffer.commit("a" * (MEMORY_BYTES + 10))

@@ -50,6 +50,50 @@ def test_only_what_may_become_a_stop_string_is_held(text, stops):
         assert held == ""
 
 
+shown_parts = st.lists(st.tuples(st.text("ab", max_size=4), st.booleans()), max_size=8)
+
+
+@given(parts=shown_parts, stops=st.lists(st.text("ab", min_size=1, max_size=4), max_size=3))
+def test_hidden_text_is_matched_and_not_shown(parts, stops):
+    matcher = StopMatcher(stops)
+    shown = "".join(matcher.push(text, None if shows else "")[0] for text, shows in parts)
+    shown += matcher.flush()
+    whole = "".join(text for text, _ in parts)
+    before, stop = naive(whole, stops)
+    visible = [shows for text, shows in parts for _ in text]
+    assert matcher.matched == stop
+    assert shown == "".join(
+        character for character, shows in zip(before, visible[: len(before)], strict=True) if shows
+    )
+    if stop is not None:
+        assert matcher.matched_at == len(before)
+
+
+def test_text_that_is_shown_otherwise_is_shown_whole_or_not_at_all():
+    matcher = StopMatcher(["b"])
+    assert matcher.push("xa", "[X]") == ("[X]", None)
+    assert matcher.push("ab", "[Y]") == ("", "b")
+    assert StopMatcher(["ab"]).push("xa", "[X]") == ("", None)
+
+
+@pytest.mark.parametrize("stop", ["a" * 256, "a" * 255 + "b", "ab" * 128])
+def test_work_grows_with_the_text_only(stop):
+    class Counted(str):
+        compared = 0
+
+        def startswith(self, prefix, *rest):
+            Counted.compared += len(prefix)
+            return str.startswith(self, prefix, *rest)
+
+    matcher = StopMatcher([Counted(stop)] * 16)
+    for _ in range(50):
+        matcher.push("a" * 20 + "c")
+    once, Counted.compared = Counted.compared, 0
+    for _ in range(500):
+        matcher.push("a" * 20 + "c")
+    assert Counted.compared <= 10 * max(once, 1)
+
+
 def test_overlapping_stop_strings():
     assert run(StopMatcher(["aab"]), "aaab") == ("a", "aab")
     assert run(StopMatcher(["abab", "b"]), ["xabab"]) == ("xa", "b")

@@ -76,7 +76,7 @@ def test_ragged_logits_are_the_models_own(name: str) -> None:
     with torch.inference_mode():
         plain = [model(input_ids=torch.tensor([t]), use_cache=False).logits[0] for t in texts]
     runner = RaggedRunner(model)
-    caches = [runner.new_cache() for _ in texts]
+    caches = [runner.new_cache(len(text) + 8) for text in texts]
     runner.forward([Row(caches[0], texts[0][:20], 0), Row(caches[1], texts[1][:1], 0)])
     runner.forward([Row(caches[0], [9] * 15, 1)])
     caches[0].truncate(20)

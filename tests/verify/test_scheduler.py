@@ -9,17 +9,25 @@ from collections.abc import Sequence
 import pytest
 from transformers import PreTrainedModel
 
-from anydraft.errors import ResourceExhaustedError, UnavailableError
+from anydraft.errors import AnydraftError, ResourceExhaustedError, UnavailableError
 from tests import models_zoo
 from tests.greedy import decided_answer, generate
 from verify_node.runners.proof import choose_runner
-from verify_node.sampling import SamplingSettings
+from verify_node.sampling_settings import SamplingSettings
 from verify_node.scheduler import Scheduler, SchedulerLimits
 from verify_node.step_cost import StepCost
-from verify_node.target import Commit, Cut, DraftToken, TargetFacts, TargetRequest, TargetSession
+from verify_node.target import (
+    Block,
+    Commit,
+    DraftToken,
+    Offer,
+    TargetFacts,
+    TargetRequest,
+    TargetSession,
+)
 
 NEW_TOKENS = 40
-FACTS = TargetFacts("test", 512, models_zoo.VOCABULARY)
+FACTS = TargetFacts("test", "float32", 512, models_zoo.VOCABULARY)
 FLAT_COST = StepCost([(1, 1.0), (64, 1.0)])
 """Checking is free: every draft token that is offered is checked."""
 
@@ -38,25 +46,28 @@ class Reader:
         self.session, self.truth, self.mode = session, list(truth), mode
         self.new_tokens = new_tokens
         self.ids: list[int] = []
-        self.commits: list[Commit] = []
-        self.error: Exception | None = None
+        self.blocks: list[Block] = []
+        self.error: AnydraftError | None = None
+        self.admitted = threading.Event()
         self.done = threading.Event()
         self.random = random.Random(mode)
 
-    def cut(self, token_ids: Sequence[int]) -> Cut:
+    def opened(self) -> None:
+        self.admitted.set()
+
+    def commit(self, block: Block) -> Commit:
         left = self.new_tokens - len(self.ids)
-        return Cut(left, "length") if len(token_ids) >= left else Cut(len(token_ids))
-
-    def committed(self, commit: Commit) -> None:
-        self.ids += commit.token_ids
-        self.commits.append(commit)
-        if commit.reason:
+        kept = block.token_ids[:left]
+        self.ids += kept
+        self.blocks.append(block)
+        if len(kept) == left:
             self.done.set()
-        else:
-            self.session.offer(len(self.ids), self._draft())
+            return Commit(left, "length")
+        return Commit(len(kept), offer=Offer(len(self.ids), tuple(self._draft()), len(self.ids)))
 
-    def failed(self, error: Exception) -> None:
+    def failed(self, error: AnydraftError) -> None:
         self.error = error
+        self.admitted.set()
         self.done.set()
 
     def _draft(self) -> list[DraftToken]:
@@ -98,6 +109,7 @@ def start(
     truth: Sequence[int],
     mode: str,
     new_tokens: int = NEW_TOKENS,
+    committed: Sequence[int] = (),
 ) -> Reader:
     request = TargetRequest(
         prompt_ids=tuple(prompt),
@@ -106,11 +118,13 @@ def start(
         eos_ids=(),
         num_logprobs=None,
         expects_drafts=mode != "none",
+        committed_ids=tuple(committed),
     )
     readers: list[Reader] = []
 
     def listen(session: TargetSession) -> Reader:
         readers.append(Reader(session, truth, mode, new_tokens))
+        readers[0].ids += committed
         return readers[0]
 
     target.open(request, listen)
@@ -140,9 +154,16 @@ def test_ids_are_those_of_generate(name: str) -> None:
     finally:
         target.close()
     by_mode = dict(zip(MODES, readers, strict=True))
-    assert sum(c.num_accepted for c in by_mode["right"].commits) > NEW_TOKENS / 2
-    assert len(by_mode["none"].commits) == NEW_TOKENS
+    assert sum(c.num_accepted for c in by_mode["right"].blocks) > NEW_TOKENS / 2
+    assert len(by_mode["none"].blocks) == NEW_TOKENS
     assert len({tuple(t) for t in truths}) > 1, "the targets answer every prompt alike"
+
+
+def refusal(reader: Reader) -> ResourceExhaustedError:
+    assert reader.done.wait(60)
+    assert isinstance(reader.error, ResourceExhaustedError)
+    assert reader.blocks == []
+    return reader.error
 
 
 def test_a_full_node_says_so_and_recovers() -> None:
@@ -150,16 +171,11 @@ def test_a_full_node_says_so_and_recovers() -> None:
     try:
         first = start(target, [5, 6, 7, 8], [], "none")
         second = start(target, [5, 6, 7, 9], [], "none")
-        with pytest.raises(ResourceExhaustedError) as full:
-            start(target, [5, 6, 7, 10], [], "none")
-        assert full.value.reason == "NODE_FULL"
-        assert full.value.retry_after_s
+        assert refusal(start(target, [5, 6, 7, 10], [], "none")).retry_after_s
         assert first.done.wait(60)
         assert second.done.wait(60)
         assert start(target, [5, 6, 7, 10], [], "none").done.wait(60)
-        with pytest.raises(ResourceExhaustedError) as small:
-            start(target, [5] * 200, [], "none")
-        assert small.value.reason == "KV_TOO_SMALL"
+        assert refusal(start(target, [5] * 200, [], "none")).reason == "KV_TOO_SMALL"
     finally:
         target.close()
 
@@ -195,8 +211,7 @@ def test_closing_ends_sessions_with_an_error() -> None:
     assert reader.done.wait(10)
     if len(reader.ids) < NEW_TOKENS:
         assert isinstance(reader.error, UnavailableError)
-    with pytest.raises(UnavailableError):
-        start(target, [5, 6, 7], [], "none")
+    assert isinstance(start(target, [5, 6, 7], [], "none").error, UnavailableError)
 
 
 def test_no_draft_is_waited_for_before_the_last_token() -> None:

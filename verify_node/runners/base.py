@@ -17,7 +17,12 @@ class SessionCache(Protocol):
         """Tokens held."""
 
     def truncate(self, length: int) -> None:
-        """Forget all but the first `length` tokens; `length` is at most the present one."""
+        """Forget all but the first `length` tokens; `length` is at most the present one. Also
+        repairs what a forward that raised has left half written."""
+
+    def close(self) -> None:
+        """Frees all memory, at once and without the garbage collector. Idempotent; a closed cache
+        takes no more tokens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +42,8 @@ class ModelRunner(Protocol):
     def name(self) -> str:
         """How it runs the model, for people: "ragged" or "per-session"."""
 
-    def new_cache(self) -> SessionCache: ...
+    def new_cache(self, max_tokens: int) -> SessionCache:
+        """For a session that will never hold more than `max_tokens`; no memory is taken yet."""
 
     def forward(self, rows: Sequence[Row]) -> list[torch.Tensor]:
         """Appends every row to its cache; returns its logits, [num_logits, vocabulary], float32.

@@ -18,7 +18,7 @@ _ROUNDS = 4
 
 def calibrate(runner: ModelRunner, vocabulary_size: int) -> StepCost:
     """Times steps of a short session. Takes about twenty-five steps of the target."""
-    cache = runner.new_cache()
+    cache = runner.new_cache(_CONTEXT_TOKENS + max(_TOKENS))
     ids = [i % vocabulary_size for i in range(_CONTEXT_TOKENS)]
     runner.forward([Row(cache, ids, 1)])
     best = dict.fromkeys(_TOKENS, math.inf)

@@ -22,17 +22,34 @@ class CroppedCache:
 
     def __init__(self) -> None:
         self.inner = DynamicCache()
+        self._closed = False
 
     @property
     def length(self) -> int:
-        return int(self.inner.get_seq_length())
+        """Of the layer that holds fewest: a forward that raised has written the first ones only."""
+        written = [layer for layer in self._layers if layer.is_initialized]
+        return min((int(layer.get_seq_length()) for layer in written), default=0)
 
     def truncate(self, length: int) -> None:
-        surplus = self.length - length
-        if length < 0 or surplus < 0:
+        if not 0 <= length <= self.length:
             raise ValueError(f"cannot cut a cache of {self.length} tokens to {length}")
-        if surplus:
-            self.inner.crop(-surplus)
+        for layer in self._layers:
+            if surplus := int(layer.get_seq_length()) - length:
+                layer.crop(-surplus)
+
+    @property
+    def _layers(self) -> Sequence[Any]:
+        return self.inner.layers
+
+    def open_inner(self) -> DynamicCache:
+        """For the next forward."""
+        if self._closed:
+            raise RuntimeError("the cache of a session that has ended was used")
+        return self.inner
+
+    def close(self) -> None:
+        self._closed = True
+        self.inner = DynamicCache()
 
 
 class PerSessionRunner:
@@ -42,7 +59,8 @@ class PerSessionRunner:
         self._model = model
         self._keeps_logits = "logits_to_keep" in inspect.signature(model.forward).parameters
 
-    def new_cache(self) -> CroppedCache:
+    def new_cache(self, max_tokens: int) -> CroppedCache:
+        del max_tokens  # grows by what is added
         return CroppedCache()
 
     def forward(self, rows: Sequence[Row]) -> list[torch.Tensor]:
@@ -58,7 +76,7 @@ class PerSessionRunner:
         )
         output = self._model(
             input_ids=torch.tensor([list(row.token_ids)], device=device),
-            cache=row.cache.inner,
+            cache=row.cache.open_inner(),
             use_cache=True,
             **narrowed,
         )

@@ -139,7 +139,7 @@ def _attempt(
 
 def _replay(runner: ModelRunner, texts: Sequence[Sequence[int]]) -> list[torch.Tensor]:
     """The logits of every token of every text, [len(text), vocabulary] each."""
-    caches = [runner.new_cache() for _ in texts]
+    caches = [runner.new_cache(len(text) + _JUNK_TOKENS) for text in texts]
     done = [0] * len(texts)
     logits: list[list[torch.Tensor]] = [[] for _ in texts]
     for step in _SCHEDULE:

@@ -130,8 +130,8 @@ class RaggedRunner:
         self._configs = configs_of(model)
         self._num_layers = int(model.config.get_text_config().num_hidden_layers)
 
-    def new_cache(self) -> RaggedCache:
-        return RaggedCache()
+    def new_cache(self, max_tokens: int) -> RaggedCache:
+        return RaggedCache(max_tokens)
 
     @torch.inference_mode()
     def forward(self, rows: Sequence[Row]) -> list[torch.Tensor]:

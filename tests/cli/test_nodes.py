@@ -1,0 +1,47 @@
+"""Nodes as processes: when they are ready, what they do meanwhile, and why they are not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from anydraft.cli.nodes import NodeProcess
+from anydraft.errors import UnavailableError
+
+LINE = "2026-01-01T00:00:00 INFO verify_node.load: "
+
+
+def _module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: str) -> str:
+    (tmp_path / "a_node.py").write_text(f"import sys, time\n{body}\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    return "a_node"
+
+
+def test_a_node_that_comes_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    body = f"""
+print("{LINE}loading weights", file=sys.stderr, flush=True)
+sys.stdin.read()
+print("{LINE}anydraft-verify ready on 127.0.0.1:5 (model x)", file=sys.stderr, flush=True)
+time.sleep(60)"""
+    with NodeProcess(_module(tmp_path, monkeypatch, body), []) as node:
+        assert node.is_settled(60)
+        assert node.wait_ready(0) == "127.0.0.1:5"
+        assert node.doing == "anydraft-verify ready on 127.0.0.1:5 (model x)"
+        assert "loading weights" in node.log
+
+
+def test_a_node_that_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    body = 'print("anydraft-verify: no such model", file=sys.stderr); sys.exit(2)'
+    with NodeProcess(_module(tmp_path, monkeypatch, body), []) as node:
+        assert node.is_settled(60)
+        with pytest.raises(UnavailableError, match=r"ended before it was ready[^\0]*no such model"):
+            node.wait_ready(0)
+
+
+def test_a_node_that_takes_its_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with NodeProcess(_module(tmp_path, monkeypatch, "time.sleep(60)"), []) as node:
+        assert not node.is_settled(0)
+        assert node.doing == ""
+        with pytest.raises(UnavailableError, match="was not ready after 0 s"):
+            node.wait_ready(0)

@@ -1,0 +1,112 @@
+"""One open session as seen from the event loop: what it says, in order, and always closed."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from anydraft.errors import AnydraftError
+from anydraft.v1.prompt_pb2 import GenerationSpec
+from anydraft.v1.result_pb2 import FinishReason, Opened
+from verify_node.answer_log import AnswerLog
+from verify_node.served_model import PreparedAnswer, ServedModel
+from verify_node.session_text import Admitted, SessionEvent, TextBlock
+
+# What ends the waiting for blocks from this side.
+_LEFT = None
+
+
+class OpenAnswer:
+    """Starts its session when it is made; `close` ends it. Belongs to one event loop."""
+
+    def __init__(self, model: ServedModel, prepared: PreparedAnswer, session_id: str) -> None:
+        self._model = model
+        self._prepared = prepared
+        self._session_id = session_id
+        self._loop = asyncio.get_running_loop()
+        self._events: asyncio.Queue[SessionEvent | None] = asyncio.Queue()
+        self.how_it_ended = "cancelled"
+        self.session = model.open(prepared, self._hear)
+
+    def _hear(self, event: SessionEvent) -> None:
+        """On the target's thread."""
+        with contextlib.suppress(RuntimeError):  # the loop is gone: the node is stopping
+            self._loop.call_soon_threadsafe(self._events.put_nowait, event)
+
+    async def admitted(self) -> None:
+        """Returns when there is room; raises ResourceExhaustedError when there is none."""
+        event = await self._events.get()
+        if isinstance(event, AnydraftError):
+            raise event
+        if not isinstance(event, Admitted):
+            raise TypeError(f"{event!r} before the session was admitted")
+
+    def opened(self, credit_pieces: int) -> Opened:
+        request = self._prepared.request
+        return Opened(
+            session_id=self._session_id,
+            model=self._model.name,
+            seed=request.sampling.seed,
+            prompt_tokens=len(request.prompt_ids),
+            max_new_tokens=request.max_new_tokens,
+            credit_pieces=credit_pieces,
+        )
+
+    async def blocks(self) -> AsyncIterator[TextBlock]:
+        """Until the answer is finished or left; raises what ended it otherwise."""
+        while (event := await self._events.get()) is not _LEFT:
+            if isinstance(event, AnydraftError):
+                raise event
+            if isinstance(event, Admitted):
+                continue
+            if event.finished is not None:
+                self.how_it_ended = FinishReason.Name(event.finished.reason)
+            yield event
+            if event.finished is not None:
+                return
+
+    def leave(self, error: AnydraftError | None = None) -> None:
+        """Ends `blocks` without an answer: the client said so, or did something wrong."""
+        if error is None:
+            self.how_it_ended = "closed by the client"
+        self._events.put_nowait(error)
+
+    def close(self) -> None:
+        """Frees everything. Idempotent."""
+        self.session.target.close()
+
+
+@asynccontextmanager
+async def open_answer(
+    model: ServedModel, spec: GenerationSpec, session_id: str, *, expects_drafts: bool
+) -> AsyncIterator[OpenAnswer]:
+    """An answer that the target has room for. Raises what `ServedModel.prepare` and
+    `OpenAnswer.admitted` raise; nothing is left behind, wherever it is cancelled."""
+    log = AnswerLog(session_id)
+    try:
+        prepared = await model.prepare(spec, expects_drafts=expects_drafts)
+        answer = OpenAnswer(model, prepared, session_id)
+    except BaseException as error:
+        log.refused(error)
+        raise
+    try:
+        await answer.admitted()
+    except BaseException as error:
+        answer.close()
+        log.refused(error)
+        raise
+    stats = answer.session.text.stats
+    try:
+        yield answer
+    except (asyncio.CancelledError, GeneratorExit):
+        log.ended(answer.how_it_ended, stats)
+        raise
+    except BaseException as error:
+        log.failed(error, stats)
+        raise
+    else:
+        log.ended(answer.how_it_ended, stats)
+    finally:
+        answer.close()

@@ -1,0 +1,138 @@
+"""One answer in the making, as the step thread sees it. Nobody else holds or touches it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from verify_node.draft_policy import DraftPolicy
+from verify_node.inbox import Mail, SessionHandle
+from verify_node.runners.base import SessionCache
+from verify_node.target import DraftToken, Offer
+from verify_node.token_chooser import TokenChooser
+
+
+class ScheduledSession:
+    """Committed ids, the draft behind them, and what its next step depends on."""
+
+    def __init__(
+        self,
+        handle: SessionHandle,
+        cache: SessionCache,
+        policy: DraftPolicy,
+        now: float,
+    ) -> None:
+        """Times are those of `time.perf_counter`."""
+        request = handle.request
+        self.handle = handle
+        self.request = request
+        self.cache = cache
+        self.policy = policy
+        self.chooser = TokenChooser(request.sampling, request.prompt_ids, request.eos_ids)
+        self.answer_ids = list(request.committed_ids)
+        self.draft: tuple[DraftToken, ...] = ()
+        self.draft_seq = 0
+        self.ready_at = now
+        """When it could have taken its next step."""
+        self._drafter_alive = request.expects_drafts
+        self._declined_at = -1
+        """The length of the answer behind which the drafter has nothing to say."""
+        self._spoiled_at = -1
+        """The length of the answer behind which no draft is taken."""
+
+    @property
+    def num_committed(self) -> int:
+        """Tokens of prompt and answer."""
+        return len(self.request.prompt_ids) + len(self.answer_ids)
+
+    @property
+    def num_uncached(self) -> int:
+        """Committed tokens that the cache does not hold yet; one or more."""
+        return self.num_committed - self.cache.length
+
+    @property
+    def is_reading(self) -> bool:
+        """Whether its prompt is still being read. Afterwards it is running: each step commits."""
+        return self.num_uncached > 1
+
+    @property
+    def room(self) -> int:
+        """Draft tokens that a step may still check: the last of an answer is the target's own."""
+        return max(self.request.max_new_tokens - len(self.answer_ids) - 1, 0)
+
+    def room_behind(self, num_tokens: int) -> int:
+        """Draft tokens worth having behind that many further tokens; none while the session is
+        faster without."""
+        return max(self.room - num_tokens, 0) if self.policy.drafts_wanted else 0
+
+    def commit(self, token_ids: Sequence[int], now: float) -> None:
+        """The answer grew by `token_ids`, to which the cache is cut; no draft is held any more."""
+        self.answer_ids.extend(token_ids)
+        self.cache.truncate(self.num_committed - 1)
+        self.draft = ()
+        self.ready_at = now
+
+    def go_on_without_draft(self, num_cached: int, now: float) -> None:
+        """The logits of a step were not finite, and it checked a draft: the next token is decided
+        without one, behind the first `num_cached` tokens.
+
+        Attention weighs later positions with 0, and 0 times NaN is NaN: a drafted token that
+        overflows spoils every position of its step, and what the step cached.
+        """
+        self.cache.truncate(num_cached)
+        self.draft = ()
+        self.ready_at = now
+        self._spoiled_at = len(self.answer_ids)
+
+    def uncached_ids(self, most: int) -> list[int]:
+        """The first `most` committed ids that the cache does not hold yet."""
+        start, num_prompt = self.cache.length, len(self.request.prompt_ids)
+        ids = list(self.request.prompt_ids[start : start + most])
+        behind = max(start - num_prompt, 0)
+        return ids + self.answer_ids[behind : behind + most - len(ids)]
+
+    def hear(self, mail: Mail, vocabulary_size: int) -> None:
+        """Takes in what its owner said."""
+        if mail.expects_drafts is not None:
+            self._drafter_alive = mail.expects_drafts
+        if mail.declined_at is not None:
+            self._declined_at = mail.declined_at
+        if mail.offer is not None:
+            had_draft = bool(self.draft)
+            taken = self.take(mail.offer, vocabulary_size)
+            if taken and self.draft and not had_draft and self.answer_ids:
+                self.policy.arrived(max(mail.offered_at - self.ready_at, 0.0) * 1e3)
+
+    def take(self, offer: Offer, vocabulary_size: int) -> bool:
+        """False for an offer that the answer has overtaken, or that no draft may follow."""
+        if offer.num_committed != len(self.answer_ids) or self._spoiled_at == offer.num_committed:
+            return False
+        self.draft = _in_vocabulary(offer.tokens, vocabulary_size)
+        self.draft_seq = offer.seq
+        return True
+
+    def wait_ms(self) -> float:
+        """How long its step is worth delaying for a draft that may be on its way; 0 when there is
+        one, and before the first token."""
+        return self.policy.max_wait_ms() if self._awaits_draft else 0.0
+
+    def begin_step(self, now: float) -> float:
+        """The step is planned now; returns how long the session waited for it, in milliseconds."""
+        if not self.answer_ids:
+            return 0.0
+        waited_ms = (now - self.ready_at) * 1e3
+        if self.wait_ms() > 0:
+            self.policy.waited_in_vain(waited_ms)
+        return waited_ms
+
+    @property
+    def _awaits_draft(self) -> bool:
+        if self.draft or not self._drafter_alive or not self.answer_ids or self.is_reading:
+            return False
+        return self.room > 0 and len(self.answer_ids) not in (self._declined_at, self._spoiled_at)
+
+
+def _in_vocabulary(draft: tuple[DraftToken, ...], size: int) -> tuple[DraftToken, ...]:
+    for index, token in enumerate(draft):
+        if not 0 <= token.token_id < size:
+            return draft[:index]
+    return draft
