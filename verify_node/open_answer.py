@@ -11,11 +11,15 @@ from anydraft.errors import AnydraftError
 from anydraft.rpc.answer_log import CANCELLED, CLOSED, AnswerLog, error_word, finish_word
 from anydraft.v1.prompt_pb2 import GenerationSpec
 from anydraft.v1.result_pb2 import Opened
+from anydraft.v1.verification_pb2 import Draft
 from verify_node.served_model import PreparedAnswer, ServedModel
 from verify_node.session_text import Admitted, SessionEvent, TextBlock
 
 # What ends the waiting for blocks from this side.
 _LEFT = None
+_DRAFTS_PER_BLOCK = 64
+"""Messages that a client may send between two blocks. No client that heeds its credit sends as
+many; the others wait in gRPC's flow control, at their own expense."""
 
 
 class OpenAnswer:
@@ -27,13 +31,28 @@ class OpenAnswer:
         self._session_id = session_id
         self._loop = asyncio.get_running_loop()
         self._events: asyncio.Queue[SessionEvent | None] = asyncio.Queue()
+        self._drafts_left = _DRAFTS_PER_BLOCK
+        self._block_came = asyncio.Event()
         self.how_it_ended = CANCELLED
         self.session = model.open(prepared, self._hear)
 
     def _hear(self, event: SessionEvent) -> None:
         """On the target's thread."""
         with contextlib.suppress(RuntimeError):  # the loop is gone: the node is stopping
-            self._loop.call_soon_threadsafe(self._events.put_nowait, event)
+            self._loop.call_soon_threadsafe(self._take, event)
+
+    def _take(self, event: SessionEvent) -> None:
+        self._events.put_nowait(event)
+        self._drafts_left = _DRAFTS_PER_BLOCK
+        self._block_came.set()
+
+    async def draft(self, draft: Draft) -> None:
+        """Hands a draft to the session; waits for the next block when there were too many."""
+        while not self._drafts_left:
+            self._block_came.clear()
+            await self._block_came.wait()
+        self._drafts_left -= 1
+        self.session.text.draft(draft)
 
     async def admitted(self) -> None:
         """Returns when there is room; raises ResourceExhaustedError when there is none."""

@@ -117,7 +117,7 @@ async def _read_drafts(
             match request.WhichOneof("message"):
                 case "draft":
                     validate_draft(request.draft)
-                    answer.session.text.draft(request.draft)
+                    await answer.draft(request.draft)
                 case "close":
                     answer.leave()
                     return

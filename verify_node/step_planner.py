@@ -15,8 +15,9 @@ from verify_node.scheduled_session import ScheduledSession
 from verify_node.step_cost import PromptCost, StepCost
 from verify_node.target import DraftToken
 
-_STRETCH = 1.0
-"""How much longer a step may become by reading prompts, as a share of what it takes without."""
+_STRETCH = 0.5
+"""How much longer a step may become by reading prompts, as a share of what it takes without. Steps
+vary by as much by themselves, so a running session hardly feels it."""
 _LEAST_PROMPT_TOKENS = 8
 """Of all prompts together, in every step: however slow the target, prompts get read."""
 

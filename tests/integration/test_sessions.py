@@ -28,7 +28,7 @@ from anydraft.v1.generation_pb2_grpc import GenerationServiceStub
 from anydraft.v1.prompt_pb2 import GenerationSpec, Prompt, StopConditions
 from anydraft.v1.server_pb2 import GetServerInfoRequest
 from anydraft.v1.server_pb2_grpc import ServerServiceStub
-from anydraft.v1.verification_pb2 import Open, VerifyRequest
+from anydraft.v1.verification_pb2 import Draft, Open, VerifyRequest
 from anydraft.v1.verification_pb2_grpc import VerificationServiceStub
 from anydraft.version import PROTOCOL_REVISION
 from tests import models_zoo, nodes, tokenizers_zoo
@@ -36,6 +36,7 @@ from verify_node import services
 from verify_node.lifecycle import SERVICES, VerifyNode
 from verify_node.scheduler import Scheduler
 from verify_node.served_model import ServedModel
+from verify_node.session_text import SessionText
 from verify_node.step_planner import StepPlanner
 
 ENDLESS = StopConditions(max_new_tokens=300, ignore_eos=True)
@@ -146,6 +147,35 @@ async def test_a_stream_that_says_nothing_is_ended(monkeypatch: pytest.MonkeyPat
         error = from_rpc_error(caught.value)
         assert isinstance(error, DeadlineExceededError)
         assert error.reason == "OPEN_TIMEOUT"
+
+
+async def test_a_flood_of_drafts_is_read_no_faster_than_blocks_are_made(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of 20,000 messages only so many are looked at as the answer has blocks for."""
+    looked_at: list[int] = []
+    draft = SessionText.draft
+    monkeypatch.setattr(
+        SessionText, "draft", lambda self, d: (looked_at.append(d.seq), draft(self, d))
+    )
+    async with running(tiny()) as (_, channel):
+        call = VerificationServiceStub(channel).Verify()
+        stop = StopConditions(max_new_tokens=20, ignore_eos=True)
+        opening = Open(protocol_revision=PROTOCOL_REVISION, spec=spec(stop=stop))
+        await call.write(VerifyRequest(open=opening))
+
+        async def flood() -> None:
+            for seq in range(1, 20_000):
+                await call.write(VerifyRequest(draft=Draft(seq=seq, base_bytes=2**40)))
+
+        flooding = asyncio.create_task(flood())
+        responses = [response async for response in call]
+        flooding.cancel()
+        await asyncio.gather(flooding, return_exceptions=True)
+    blocks = sum(response.HasField("verdict") for response in responses)
+    assert responses[-1].HasField("finished")
+    # One lot before the first block, and one behind each event of the session.
+    assert 0 < len(looked_at) <= 64 * (blocks + 2)
 
 
 async def test_a_node_answers_questions_before_it_has_a_model() -> None:
