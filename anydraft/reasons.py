@@ -37,6 +37,8 @@ class Reason(StrEnum):
     """A Verify stream began with something else than `open`."""
     DRAFT_EXPECTED = auto()
     """An open Verify stream got something else than `draft` or `close`."""
+    OPEN_TIMEOUT = auto()
+    """A Verify stream did not say for long what it is for."""
     INVALID_TIMEOUT = auto()
     """A time limit is no number of seconds above 0."""
 
@@ -52,8 +54,12 @@ class Reason(StrEnum):
     """Text that no encoding can carry."""
     CHAT_TEMPLATE_REFUSED = auto()
     """The model's chat template does not take these messages."""
+    CHAT_TEMPLATE_TOO_COSTLY = auto()
+    """The chat template takes too much time, memory or text for these messages."""
     LOGIT_BIAS_OUT_OF_VOCABULARY = auto()
     """A logit bias names an id that the target does not have."""
+    SCORES_NOT_FINITE = auto()
+    """The sampling settings of the request overflow."""
     STOP_STRING_EMPTY = auto()
     """A stop string without a character."""
     MODEL_NOT_SERVED = auto()
@@ -90,8 +96,8 @@ class Reason(StrEnum):
     """The call was cancelled."""
     DEADLINE_EXCEEDED = auto()
     """The call's time limit ran out."""
-    ASSISTANT_LOADING = auto()
-    """The draft node is still loading its assistant."""
+    MODEL_LOADING = auto()
+    """The node is still loading its model."""
     NOT_READY = auto()
     """`wait_until_ready` ran out of time."""
     UNIMPLEMENTED = auto()
@@ -119,6 +125,12 @@ class Reason(StrEnum):
     """The node failed on this call; its log says why."""
     TARGET_FAILED = auto()
     """The target failed on this session."""
+    TARGET_STOPPED = auto()
+    """The target cannot go on, and its node stops."""
+    LOGITS_NOT_FINITE = auto()
+    """The target computed NaN or infinity."""
+    CHAT_TEMPLATE_PROCESS_FAILED = auto()
+    """The process that renders chat templates cannot be started."""
     DRAFTER_FAILED = auto()
     """A drafter made what cannot be sent, or panicked."""
     ASSISTANT_FAILED = auto()
@@ -138,6 +150,8 @@ class Reason(StrEnum):
     """A node that the command line started did not come up."""
     PACKAGE_MISSING = auto()
     """A package of an extra is not installed."""
+    DEVICE_UNAVAILABLE = auto()
+    """There is no such device on this machine."""
     PROMPT_UNREADABLE = auto()
     """The prompt's file cannot be read as text."""
 
@@ -153,12 +167,20 @@ class Reason(StrEnum):
     """The Hub wants a licence to be accepted first."""
     MODEL_FILES_MISSING = auto()
     """Files of the model are missing."""
+    WEIGHTS_MISSING = auto()
+    """Some of the model's weights are in none of its files."""
     MODEL_FILE_DAMAGED = auto()
     """A file of the model cannot be read as what it should be."""
     MODEL_FORMAT_UNKNOWN = auto()
     """Not a file or a folder of a kind that can be loaded."""
+    PICKLED_WEIGHTS = auto()
+    """Weights that only unpickling could read, which runs code."""
+    REMOTE_CODE_REFUSED = auto()
+    """The model comes with code of its own, which is not run."""
     GGUF_SPLIT = auto()
     """One part of a split GGUF file."""
+    GGUF_NOT_OBEYED = auto()
+    """A GGUF file has a key or a tensor that would change the result and cannot be obeyed."""
     ONNX_MODEL_MISSING = auto()
     """The folder holds no ONNX decoder."""
     ONNX_MODEL_BROKEN = auto()
@@ -198,10 +220,14 @@ class Reason(StrEnum):
     """There is no such precision."""
     CHAT_TEMPLATE_BROKEN = auto()
     """The model's chat template does not parse."""
+    GENERATION_CONFIG_INVALID = auto()
+    """The model's generation_config asks for what cannot be obeyed."""
     TOKENIZER_BROKEN = auto()
     """The tokenizer's files cannot be loaded."""
     TOKENIZER_MISMATCH = auto()
     """The tokenizer belongs to another model."""
+    TOKENIZER_DECODER_MISMATCH = auto()
+    """The tokenizer's decoder does not belong to its vocabulary."""
     TOKENIZER_UNSUPPORTED = auto()
     """The tokenizer's text cannot be followed byte by byte."""
 
@@ -213,3 +239,5 @@ class Reason(StrEnum):
     """The export does not compute what the model does."""
     OUTPUT_TAKEN = auto()
     """The output folder holds something else."""
+    EXPORT_NEEDED = auto()
+    """The assistant must be exported first, where torch is."""

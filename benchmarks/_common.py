@@ -54,11 +54,13 @@ def run(args: argparse.Namespace, measure: Measure) -> int:
     """Measures as `parser` was told to; prints the findings and the machine's facts as JSON."""
     # By default SIGTERM would end the script without a word to its nodes.
     before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    started = time.monotonic()
     try:
         findings = measure(args.short)
     finally:
         signal.signal(signal.SIGTERM, before)
-    report = {"machine": machine_facts(), "model": MODEL, "short": args.short, **findings}
+    facts = {"machine": machine_facts(), "model": MODEL, "short": args.short}
+    report = facts | findings | {"took_s": round(time.monotonic() - started)}
     text = json.dumps(report, indent=2, ensure_ascii=False)
     print(text)  # noqa: T201
     if args.output is not None:

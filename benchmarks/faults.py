@@ -9,7 +9,6 @@ import json
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -28,10 +27,8 @@ class ScriptProcess:
     """`python -m benchmarks.NAME`; a context manager that ends it, so that it ends its nodes."""
 
     def __init__(self, name: str, short: bool, folder: Path) -> None:
-        self._name = name
         self._output = folder / f"{name}.json"
         self._errors = folder / f"{name}.log"
-        self._started = time.monotonic()
         with self._errors.open("w") as errors:
             self._process = subprocess.Popen(
                 [
@@ -51,9 +48,7 @@ class ScriptProcess:
             return {"error": f"not done after {_TIMEOUT_S:.0f} s"}
         if code:
             return {"error": last_line(self._errors.read_text(errors="replace"))}
-        return own_findings(json.loads(self._output.read_text(encoding="utf-8"))) | {
-            "took_s": round(time.monotonic() - self._started)
-        }
+        return own_findings(json.loads(self._output.read_text(encoding="utf-8")))
 
     def __enter__(self) -> ScriptProcess:
         return self

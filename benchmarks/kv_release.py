@@ -35,6 +35,7 @@ PROMPT_TOKENS, NEW_TOKENS = 980, 30
 ANSWERS, SHORT_ANSWERS = 64, 6
 DRAFTED_ANSWERS, SHORT_DRAFTED_ANSWERS = 24, 3
 READERS, SHORT_READERS = 30, 6
+WARM_UP_READERS = 4
 MIN_FREE_BYTES = 4e9
 """A machine that others use as well is not filled up: the script stops asking before."""
 
@@ -103,6 +104,8 @@ def measure_answers(node: BenchmarkNode, address: str, count: int) -> Findings:
 
 
 def measure_stalled(node: BenchmarkNode, address: str, count: int) -> Findings:
+    with stalled_readers(address, WARM_UP_READERS):
+        wait_idle(node.process)
     before = node.process.memory_info().rss
     with stalled_readers(address, count):
         found = held(node.process, before, count)
@@ -118,7 +121,6 @@ def measure(short: bool) -> Findings:
         with running_node(wrapper, "verify_node", "--model", MODEL) as (verify, address):
             on_verify = measure_answers(verify, address, answers)
         with running_node(wrapper, "verify_node", "--model", MODEL) as (verify, address):
-            measure_answers(verify, address, 0)
             stalled = measure_stalled(verify, address, readers)
             with running_node(wrapper, "draft_node", "--model", MODEL, "--verify", address) as (
                 draft,

@@ -12,13 +12,13 @@ import grpc
 import grpc.aio
 
 from anydraft.errors import AnydraftError, UnavailableError
+from anydraft.rpc.answer_log import CANCELLED, AnswerLog, error_word, finish_word
 from anydraft.rpc.status import from_rpc_error
 from anydraft.v1.generation_pb2 import GenerateResponse, TextDelta
 from anydraft.v1.prompt_pb2 import GenerationSpec
 from anydraft.v1.result_pb2 import Finished
 from anydraft.v1.verification_pb2 import Close, Draft, Open, Verdict, VerifyRequest, VerifyResponse
 from anydraft.version import PROTOCOL_REVISION
-from draft_node.answer_record import CANCELLED, AnswerRecord, finish_word
 from draft_node.drafters.base import Drafter
 from draft_node.drafting_loop import DEFAULT_MAX_DRAFT, DraftingLoop
 from draft_node.drafting_thread import DraftingThread
@@ -55,7 +55,7 @@ class AssistedAnswer:
         self._call = VerifyCall(channel, timeout_s)
         self._loop: DraftingLoop | None = None
         self._buffer = ResponseBuffer()
-        self._record = AnswerRecord()
+        self._log = AnswerLog()
         self._drafts: asyncio.Task[None] | None = None
         self._reading: asyncio.Task[None] | None = None
         self._is_open = False
@@ -88,7 +88,7 @@ class AssistedAnswer:
                         await self._say_goodbye()
         finally:
             self._call.cancel()
-            self._end_record(CANCELLED)
+            self._end_log(CANCELLED)
             tasks = [task for task in (self._drafts, self._reading) if task is not None]
             for task in tasks:
                 task.cancel()
@@ -115,16 +115,16 @@ class AssistedAnswer:
             error = fault
         if error is not None and not self._closing:
             self._stop_drafting()
-            self._end_record(error.reason if isinstance(error, AnydraftError) else repr(error))
+            self._end_log(error_word(error))
         self._buffer.end(error)
 
     async def _take(self, response: VerifyResponse) -> None:
-        self._record.hear(response)
+        self._note(response)
         if response.HasField("finished"):
             self._finished, self._is_open = True, False
             # Nothing is left to draft, however long the reader takes with what is in the buffer.
             self._stop_drafting()
-            self._end_record(finish_word(response.finished.reason))
+            self._end_log(finish_word(response.finished.reason))
         if (mine := self._translate(response)) is not None:
             await self._buffer.put(mine)
 
@@ -132,8 +132,18 @@ class AssistedAnswer:
         if self._loop is not None:
             self._loop.close()
 
-    def _end_record(self, how: str) -> None:
-        self._record.end(how, sent_pieces=self._loop.sent_pieces if self._loop else 0)
+    def _note(self, response: VerifyResponse) -> None:
+        match response.WhichOneof("message"):
+            case "opened":
+                self._log.session_id = response.opened.session_id
+            case "verdict":
+                self._log.num_tokens += len(response.verdict.token_ids)
+            case "finished":
+                self._log.stats = response.finished.stats
+
+    def _end_log(self, how: str) -> None:
+        sent = self._loop.sent_pieces if self._loop else 0
+        self._log.end(how, f"{sent} pieces sent")
 
     def _start_drafting(self, spec: GenerationSpec) -> None:
         try:

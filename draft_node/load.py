@@ -145,7 +145,7 @@ def _load_torch(model: str, settings: DraftSettings) -> tuple[AssistantEngine, T
     except ImportError as error:
         raise _missing_package("torch", "verify") from error
     from anydraft.models import load_dense, resolve_model
-    from anydraft.models.loading import require_device
+    from anydraft.models.devices import require_device
     from anydraft.text.tokenizer import TextTokenizer
     from draft_node.engines.torch import TorchEngine
 

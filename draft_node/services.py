@@ -9,6 +9,7 @@ from contextlib import ExitStack, suppress
 import grpc.aio
 
 from anydraft.errors import UnavailableError
+from anydraft.rpc.answer_log import AnswerLog
 from anydraft.rpc.calls import answering
 from anydraft.rpc.handler import stream_handler, unary_handler
 from anydraft.v1.generation_pb2 import GenerateRequest, GenerateResponse
@@ -21,7 +22,6 @@ from anydraft.v1.server_pb2 import (
 )
 from anydraft.v1.server_pb2_grpc import ServerServiceServicer
 from anydraft.version import PROTOCOL_REVISION, VERSION
-from draft_node.answer_record import AnswerRecord
 from draft_node.assisted_answer import AssistedAnswer, Drafting
 from draft_node.load import LoadedDrafter
 from draft_node.verify_watch import VerifyWatch
@@ -47,10 +47,10 @@ class GenerationService(GenerationServiceServicer):
         self, request: GenerateRequest, context: Context
     ) -> AsyncIterator[GenerateResponse]:
         if self.drafting is None:
-            AnswerRecord().end("ASSISTANT_LOADING")
+            AnswerLog().end("MODEL_LOADING")
             raise UnavailableError(
                 "This draft node is still loading its assistant. Wait until it is ready.",
-                reason="ASSISTANT_LOADING",
+                reason="MODEL_LOADING",
             )
         answer = AssistedAnswer(
             self._channel, self._address, self.drafting, timeout_s=context.time_remaining()

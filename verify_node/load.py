@@ -11,7 +11,8 @@ from transformers import PreTrainedModel
 
 from anydraft.errors import InvalidRequestError
 from anydraft.models import resolve_model
-from anydraft.models.loading import load_dense, require_device
+from anydraft.models.devices import require_device
+from anydraft.models.loading import load_dense
 from anydraft.text.tokenizer import TextTokenizer
 from verify_node.check_defaults import check_defaults
 from verify_node.generation_defaults import not_obeyed

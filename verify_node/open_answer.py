@@ -8,14 +8,18 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from anydraft.errors import AnydraftError
+from anydraft.rpc.answer_log import CANCELLED, CLOSED, AnswerLog, error_word, finish_word
 from anydraft.v1.prompt_pb2 import GenerationSpec
-from anydraft.v1.result_pb2 import FinishReason, Opened
-from verify_node.answer_log import AnswerLog
+from anydraft.v1.result_pb2 import Opened
+from anydraft.v1.verification_pb2 import Draft
 from verify_node.served_model import PreparedAnswer, ServedModel
 from verify_node.session_text import Admitted, SessionEvent, TextBlock
 
 # What ends the waiting for blocks from this side.
 _LEFT = None
+_DRAFTS_PER_BLOCK = 64
+"""Messages that a client may send between two blocks. No client that heeds its credit sends as
+many; the others wait in gRPC's flow control, at their own expense."""
 
 
 class OpenAnswer:
@@ -27,13 +31,28 @@ class OpenAnswer:
         self._session_id = session_id
         self._loop = asyncio.get_running_loop()
         self._events: asyncio.Queue[SessionEvent | None] = asyncio.Queue()
-        self.how_it_ended = "cancelled"
+        self._drafts_left = _DRAFTS_PER_BLOCK
+        self._block_came = asyncio.Event()
+        self.how_it_ended = CANCELLED
         self.session = model.open(prepared, self._hear)
 
     def _hear(self, event: SessionEvent) -> None:
         """On the target's thread."""
         with contextlib.suppress(RuntimeError):  # the loop is gone: the node is stopping
-            self._loop.call_soon_threadsafe(self._events.put_nowait, event)
+            self._loop.call_soon_threadsafe(self._take, event)
+
+    def _take(self, event: SessionEvent) -> None:
+        self._events.put_nowait(event)
+        self._drafts_left = _DRAFTS_PER_BLOCK
+        self._block_came.set()
+
+    async def draft(self, draft: Draft) -> None:
+        """Hands a draft to the session; waits for the next block when there were too many."""
+        while not self._drafts_left:
+            self._block_came.clear()
+            await self._block_came.wait()
+        self._drafts_left -= 1
+        self.session.text.draft(draft)
 
     async def admitted(self) -> None:
         """Returns when there is room; raises ResourceExhaustedError when there is none."""
@@ -62,7 +81,7 @@ class OpenAnswer:
             if isinstance(event, Admitted):
                 continue
             if event.finished is not None:
-                self.how_it_ended = FinishReason.Name(event.finished.reason)
+                self.how_it_ended = finish_word(event.finished.reason)
             yield event
             if event.finished is not None:
                 return
@@ -70,7 +89,7 @@ class OpenAnswer:
     def leave(self, error: AnydraftError | None = None) -> None:
         """Ends `blocks` without an answer: the client said so, or did something wrong."""
         if error is None:
-            self.how_it_ended = "closed by the client"
+            self.how_it_ended = CLOSED
         self._events.put_nowait(error)
 
     def close(self) -> None:
@@ -84,29 +103,25 @@ async def open_answer(
 ) -> AsyncIterator[OpenAnswer]:
     """An answer that the target has room for. Raises what `ServedModel.prepare` and
     `OpenAnswer.admitted` raise; nothing is left behind, wherever it is cancelled."""
-    log = AnswerLog(session_id)
+    log = AnswerLog()
+    how = CANCELLED
+    answer: OpenAnswer | None = None
     try:
         prepared = await model.prepare(spec, expects_drafts=expects_drafts)
         answer = OpenAnswer(model, prepared, session_id)
-    except BaseException as error:
-        log.refused(error)
-        raise
-    try:
         await answer.admitted()
-    except BaseException as error:
-        answer.close()
-        log.refused(error)
-        raise
-    stats = answer.session.text.stats
-    try:
+        log.session_id, log.stats = session_id, answer.session.text.stats
         yield answer
+        how = answer.how_it_ended
     except (asyncio.CancelledError, GeneratorExit):
-        log.ended(answer.how_it_ended, stats)
+        how = CANCELLED if answer is None else answer.how_it_ended
         raise
     except BaseException as error:
-        log.failed(error, stats)
+        how = error_word(error)
         raise
-    else:
-        log.ended(answer.how_it_ended, stats)
     finally:
-        answer.close()
+        if answer is not None:
+            answer.close()
+        if log.stats is not None:
+            log.num_tokens = log.stats.completion_tokens
+        log.end(how)

@@ -115,6 +115,10 @@ class ScheduledSession:
         one, and before the first token."""
         return self.policy.max_wait_ms() if self._awaits_draft else 0.0
 
+    def due_at(self) -> float:
+        """When its next step should be taken, with or without a draft."""
+        return self.ready_at + self.wait_ms() / 1e3
+
     def begin_step(self, now: float) -> float:
         """The step is planned now; returns how long the session waited for it, in milliseconds."""
         if not self.answer_ids:

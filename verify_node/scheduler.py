@@ -139,7 +139,7 @@ class Scheduler:
         due: float | None = None
         for handle, session in list(self._sessions.items()):
             try:
-                at = session.ready_at + session.wait_ms() / 1e3
+                at = session.due_at()
             except BaseException as error:
                 self._fail(handle, error)
                 continue
@@ -173,16 +173,21 @@ class Scheduler:
         running: list[ScheduledSession] = []
         reading: list[ScheduledSession] = []
         others_run = False
-        for session in self._sessions.values():
+        for handle, session in list(self._sessions.items()):
+            try:
+                is_due = session.due_at() <= now
+            except BaseException as error:
+                self._fail(handle, error)
+                continue
             if session.is_reading:
                 reading.append(session)
-            elif session.ready_at + session.wait_ms() / 1e3 <= now:
+            elif is_due:
                 running.append(session)
             else:
                 others_run = True
         plan = self._planner.plan(running, reading, now, others_run=others_run)
-        for session, error in plan.failed:
-            self._fail(session.handle, error)
+        for session, fault in plan.failed:
+            self._fail(session.handle, fault)
         return plan
 
     def _step(self, plan: StepPlan) -> None:

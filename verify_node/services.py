@@ -55,9 +55,8 @@ class ModelSlot:
 
 
 class VerificationService(VerificationServiceServicer):
-    def __init__(self, slot: ModelSlot, *, open_timeout_s: float = _OPEN_TIMEOUT_S) -> None:
+    def __init__(self, slot: ModelSlot) -> None:
         self._slot = slot
-        self._open_timeout_s = open_timeout_s
 
     @stream_handler
     async def Verify(  # noqa: N802
@@ -65,7 +64,7 @@ class VerificationService(VerificationServiceServicer):
     ) -> AsyncIterator[verification.VerifyResponse]:
         model = self._slot.require()
         requests = aiter(request_iterator)
-        opening = await _opening(requests, self._open_timeout_s)
+        opening = await _opening(requests)
         session_id = opening.session_id or uuid.uuid4().hex
         async with open_answer(model, opening.spec, session_id, expects_drafts=True) as answer:
             with answering():
@@ -84,15 +83,13 @@ class VerificationService(VerificationServiceServicer):
                     await asyncio.gather(reader, return_exceptions=True)
 
 
-async def _opening(
-    requests: AsyncIterator[verification.VerifyRequest], timeout_s: float
-) -> verification.Open:
+async def _opening(requests: AsyncIterator[verification.VerifyRequest]) -> verification.Open:
     try:
-        async with asyncio.timeout(timeout_s):
+        async with asyncio.timeout(_OPEN_TIMEOUT_S):
             request = await anext(requests, None)
     except TimeoutError:
         raise DeadlineExceededError(
-            f"the stream said nothing for {timeout_s:g} s. Send `open` as soon as it is there.",
+            f"the stream said nothing for {_OPEN_TIMEOUT_S:g} s. Send `open` at once.",
             reason="OPEN_TIMEOUT",
         ) from None
     if request is None or request.WhichOneof("message") != "open":
@@ -120,7 +117,7 @@ async def _read_drafts(
             match request.WhichOneof("message"):
                 case "draft":
                     validate_draft(request.draft)
-                    answer.session.text.draft(request.draft)
+                    await answer.draft(request.draft)
                 case "close":
                     answer.leave()
                     return

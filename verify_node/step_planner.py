@@ -16,9 +16,15 @@ from verify_node.step_cost import PromptCost, StepCost
 from verify_node.target import DraftToken
 
 _STRETCH = 1.0
-"""How much longer a step may become by reading prompts, as a share of what it takes without."""
-_LEAST_PROMPT_TOKENS = 8
+"""How much longer a step may become by reading prompts, as a share of what it takes without. Twice
+as long leaves what steps vary by themselves: a gap of three times the usual is the promise."""
+_LEAST_PROMPT_TOKENS = 2
 """Of all prompts together, in every step: however slow the target, prompts get read."""
+_RESERVED_PROMPT_TOKENS = 8
+"""The same, of a step that drafts would fill."""
+_LEAST_SHARE = 8
+"""Tokens of one prompt in a step, where there are several: each costs a step once what attention
+takes to read the text before it, so fewer prompts take turns rather than all take part."""
 
 
 @dataclass(slots=True)
@@ -71,7 +77,7 @@ class StepPlanner:
         """`running` and `reading` are those that are due, by `time.perf_counter`; `others_run`
         says that further sessions are running, but wait for drafts in this step."""
         plan = StepPlan()
-        reserve = min(_LEAST_PROMPT_TOKENS, self._max_tokens // 2) if reading else 0
+        reserve = min(_RESERVED_PROMPT_TOKENS, self._max_tokens // 2) if reading else 0
         left = self._max_tokens - reserve
         # Those that wait longest first: there may be more of them than tokens in a step.
         for session in sorted(running, key=lambda s: s.ready_at):
@@ -107,6 +113,8 @@ class StepPlanner:
         return min(left, max(int(added_ms / self._prompt_cost.ms), _LEAST_PROMPT_TOKENS))
 
     def _read(self, plan: StepPlan, sessions: Sequence[ScheduledSession], tokens: int) -> None:
+        # Those that had their turn last come last.
+        sessions = sessions[: max(tokens // _LEAST_SHARE, 1)]
         wanted = [session.num_uncached for session in sessions]
         for session, share in zip(sessions, shares(wanted, tokens), strict=True):
             if not share:

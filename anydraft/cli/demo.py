@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from anydraft.cli.demo_answers import ANSWER_TIMEOUT_S, compare, drafted_style
 from anydraft.cli.demo_report import Report
-from anydraft.cli.nodes import NodeProcess
+from anydraft.cli.nodes import NodeProcess, leaving_on_signals
 from anydraft.client import Client
 from anydraft.errors import InvalidRequestError
 from anydraft.extras import missing_package
@@ -74,7 +74,7 @@ def run(args: argparse.Namespace) -> int:
 
     console = Console(highlight=False)
     prompts = args.prompt or _PROMPTS
-    with ExitStack() as stack:
+    with leaving_on_signals(), ExitStack() as stack:
         target_only, assisted = _start(args, console, stack)
         console.print(f"\n{_legend(console)}\n")
         rows = []
@@ -197,7 +197,7 @@ def _size_of(name: str) -> str:
     if entry is None:
         return ""
     where = "in the cache" if is_cached(entry) else "to be fetched, once"
-    return f"({entry.description}: {human_bytes(entry.size_bytes)}, {where})"
+    return f"({human_bytes(entry.size_bytes)}, {where})"
 
 
 def _in_background(work: Callable[[], Path]) -> Future[Path]:

@@ -20,6 +20,9 @@ NEAR_TIE_NATS = 0.5
 _ROUNDING_DTYPES = ("bfloat16", "float16")
 
 _COLUMNS = ("prompt", "tokens", "alone", "assisted", "gain", "kept", "a step", "bytes", "same")
+_TABLE_WIDTH = 72
+_NARROW_COLUMNS = ("prompt", "alone", "assisted", "gain", "same")
+_NARROW_TABLE_WIDTH = 40
 _LEGEND = (
     "kept: share of the drafted tokens that the target accepted; a step: tokens that each step of "
     "the target gave; bytes: between the nodes, both ways; same: all tokens are the target's own."
@@ -91,11 +94,15 @@ class Report:
             pad_edge=False,
             collapse_padding=True,
         )
-        for name in _COLUMNS:
+        columns = _COLUMNS if console.width >= _TABLE_WIDTH else _NARROW_COLUMNS
+        for name in columns:
             table.add_column(name, justify="right", no_wrap=True)
         for label, row in zip(self._labels(), [*self.rows, total(self.rows)], strict=True):
-            table.add_row(label, *_cells(row))
-        console.print(table)
+            cells = dict(zip(_COLUMNS, [label, *_cells(row)], strict=True))
+            table.add_row(*(cells[name] for name in columns))
+        # A number that is cut off says something else.
+        table.width = _NARROW_TABLE_WIDTH if console.width < _NARROW_TABLE_WIDTH else None
+        console.print(table, crop=False)
         console.print(_LEGEND)
         for label, row in zip(self._labels(), self.rows, strict=False):
             if row.parting is not None:

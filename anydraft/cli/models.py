@@ -134,6 +134,11 @@ def _export(args: argparse.Namespace) -> int:
                 trust_remote_code=args.trust_remote_code,
             )
         )
+        print(
+            "Copy that folder to the edge, which needs no torch for it, and start there: "
+            f"anydraft-draft --model ./{args.output.name}",
+            file=sys.stderr,
+        )
     return 0
 
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
+import signal
 import subprocess
 import sys
 import threading
 from collections import deque
-from collections.abc import Sequence
-from types import TracebackType
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from types import FrameType, TracebackType
+from typing import NoReturn
 
 from anydraft.errors import UnavailableError
 
@@ -16,6 +19,22 @@ _READY = re.compile(r"ready on (\S+)")
 _LOG_PREFIX = re.compile(r"^\S+ [A-Z]+ [\w.]+: ")
 _TAIL_LINES = 30
 _STOP_S = 15.0
+
+
+@contextmanager
+def leaving_on_signals() -> Iterator[None]:
+    """SIGTERM, and the end of the terminal, leave through `with` blocks, which end their nodes; by
+    themselves they would end this process alone. Main thread only."""
+
+    def leave(number: int, _: FrameType | None) -> NoReturn:
+        raise SystemExit(128 + number)
+
+    before = {number: signal.signal(number, leave) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 class NodeProcess:

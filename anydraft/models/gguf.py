@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from anydraft.models.gguf_config import check_tensors, obey_metadata
+from anydraft.models.gguf_rope import ROPE_TENSORS
 
 logger = logging.getLogger(__name__)
 
 _PATCHING = threading.Lock()
-_ROPE_FACTORS = "rope_freqs.weight"
 # What generate reads from generation_config, where the file recommends how to sample.
 _SAMPLING = {
     "temp": "temperature",
@@ -88,7 +88,7 @@ def obey(config: Any, path: Path) -> None:
         key = "padding" if token == "pad" else token
         if f"tokenizer.ggml.{key}_token_id" not in reader.fields:
             setattr(config, f"{token}_token_id", None)
-    factors = next((tensor.data for tensor in reader.tensors if tensor.name == _ROPE_FACTORS), None)
+    factors = {tensor.name: tensor.data for tensor in reader.tensors if tensor.name in ROPE_TENSORS}
     obey_metadata(config, facts, factors, path.name)
 
 

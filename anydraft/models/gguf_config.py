@@ -14,6 +14,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from anydraft.errors import UnsupportedModelError
+from anydraft.models.gguf_rope import ROPE_TENSORS, obey_rope
 
 _EPSILONS = (
     "rms_norm_eps",
@@ -83,15 +84,17 @@ _WINDOWED = {"gemma2", "gemma3", "gpt-oss", "phi3"}
 # Gemma's largest scale queries by the width of the model instead of a head's (LLM_TYPE_27B).
 _GEMMA_27B_LAYERS = {"gemma2": 46, "gemma3": 62}
 _EXPERT_TENSOR = re.compile(r"(blk\.\d+\.ffn_(?:gate|up|down)_exps)\.weight")
-# rope_freqs is obeyed as a configuration; the other holds what the rotary base already says.
-_READ_OTHERWISE = re.compile(r"rope_freqs\.weight|blk\.\d+\.attn_rot_embd(\.weight)?")
+# Holds what the rotary base already says.
+_OLD_ROPE_TENSOR = re.compile(r"blk\.\d+\.attn_rot_embd(\.weight)?")
 
 
-def obey_metadata(config: Any, facts: Mapping[str, Any], rope_factors: Any, name: str) -> None:
+def obey_metadata(
+    config: Any, facts: Mapping[str, Any], rope_factors: Mapping[str, Any], name: str
+) -> None:
     """Make `config`, as transformers read it from the file, say what the file says.
 
-    `facts` are the file's keys and values, `rope_factors` the content of its tensor
-    `rope_freqs.weight` or None. Raises UnsupportedModelError that names what cannot be obeyed.
+    `facts` are the file's keys and values, `rope_factors` those of its tensors that ROPE_TENSORS
+    names. Raises UnsupportedModelError that names what cannot be obeyed.
     """
     architecture = str(facts["general.architecture"])
     _check_kind(facts, name)
@@ -106,9 +109,6 @@ def obey_metadata(config: Any, facts: Mapping[str, Any], rope_factors: Any, name
         keys.obey(key, text, names)
     _obey_head_size(keys, text)
     _obey_window(keys, text)
-    # Late: it needs numpy, which the bare install does not have.
-    from anydraft.models.gguf_rope import obey_rope
-
     obey_rope(keys, text, rope_factors)
     keys.finish()
 
@@ -168,7 +168,8 @@ def check_tensors(
         tensor
         for tensor in names
         if tensor not in mapped
-        and not _READ_OTHERWISE.fullmatch(tensor)
+        and tensor not in ROPE_TENSORS
+        and not _OLD_ROPE_TENSOR.fullmatch(tensor)
         and not ((experts := _EXPERT_TENSOR.fullmatch(tensor)) and experts[1] in mapped)
     ]
     if passed_over:

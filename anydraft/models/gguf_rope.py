@@ -8,12 +8,16 @@ the configuration says everything: the ONNX export reads nothing else.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any, Protocol
-
-import numpy as np
 
 from anydraft.errors import UnsupportedModelError
 
+ROPE_TENSORS = (
+    "rope_freqs.weight",
+    "rope_factors_long.weight",
+    "rope_factors_short.weight",
+)
 _DEFAULT_BASE = 10_000.0
 _TOLERANCE = 1e-5
 _LLAMA3 = {
@@ -33,19 +37,24 @@ class Keys(Protocol):
     def refuse(self, key: str, value: object) -> UnsupportedModelError: ...
 
 
-def obey_rope(keys: Keys, config: Any, factors: Any) -> None:
+def obey_rope(keys: Keys, config: Any, factors: Mapping[str, Any]) -> None:
     """Write base, width and scaling into `config.rope_parameters`.
 
-    `factors` is the content of `rope_freqs.weight`, or None. Raises UnsupportedModelError.
+    `factors` are tensors of ROPE_TENSORS, by name. Raises UnsupportedModelError.
     """
+    import numpy as np
+
     by_kind = getattr(config, "rope_parameters", None)
     base = keys.take("rope.freq_base", _DEFAULT_BASE)
     sliding_base = keys.take("rope.freq_base_swa")
-    scaling = _scaling(keys, config)
+    long, short = (factors.get(f"rope_factors_{kind}.weight") for kind in ("long", "short"))
+    if (long is None) != (short is None):
+        raise keys.refuse("rope.scaling.type", "one of rope_factors_long and rope_factors_short")
+    scaling = _scaling(keys, config) if long is None else _longrope(keys, config, long, short)
     width = keys.take("rope.dimension_count")
     if not by_kind:
-        if scaling or factors is not None:
-            raise keys.refuse("rope.scaling.type", scaling or "rope_freqs.weight")
+        if scaling or factors:
+            raise keys.refuse("rope.scaling.type", scaling or sorted(factors))
         return
     by_layer = "full_attention" in by_kind
     # Keys of the scaling that transformers has as this model's own, as gpt-oss its `truncate`.
@@ -56,8 +65,8 @@ def obey_rope(keys: Keys, config: Any, factors: Any) -> None:
     rope = {key: old[key] for key in kept if key in old}
     rope |= {"rope_type": "default", "rope_theta": base} | scaling
     _obey_width(keys, config, rope, width)
-    if factors is not None:
-        rope |= _llama3(keys, config, rope, np.asarray(factors, dtype=np.float64))
+    if (divisors := factors.get("rope_freqs.weight")) is not None:
+        rope |= _llama3(config, rope, np.asarray(divisors, dtype=np.float64))
     if not by_layer:
         if sliding_base not in (None, base):
             raise keys.refuse("rope.freq_base_swa", sliding_base)
@@ -67,6 +76,24 @@ def obey_rope(keys: Keys, config: Any, factors: Any) -> None:
     if sliding_base is not None:
         sliding["rope_theta"] = sliding_base
     config.rope_parameters = {"full_attention": rope, "sliding_attention": sliding}
+
+
+def _longrope(keys: Keys, config: Any, long: Any, short: Any) -> dict[str, Any]:
+    """Phi's: divisors for texts beyond the original context, and others for those within."""
+    length = config.max_position_embeddings
+    original = keys.take("rope.scaling.original_context_length", length)
+    for key in ("rope.scaling.type", "rope.scaling.factor"):
+        if (value := keys.take(key)) not in (None, 0, 1, "longrope", "none"):
+            raise keys.refuse(key, value)
+    # Phi-3's configuration says it twice, and each is read somewhere.
+    config.original_max_position_embeddings = original
+    return {
+        "rope_type": "longrope",
+        "long_factor": [float(factor) for factor in long],
+        "short_factor": [float(factor) for factor in short],
+        "original_max_position_embeddings": original,
+        "attention_factor": keys.take("rope.scaling.attn_factor", 1.0) or 1.0,
+    }
 
 
 def _scaling(keys: Keys, config: Any) -> dict[str, Any]:
@@ -99,11 +126,13 @@ def _obey_width(keys: Keys, config: Any, rope: dict[str, Any], width: int | None
     rope["partial_rotary_factor"] = width / size
 
 
-def _llama3(keys: Keys, config: Any, rope: dict[str, Any], factors: Any) -> dict[str, Any]:
+def _llama3(config: Any, rope: dict[str, Any], factors: Any) -> dict[str, Any]:
     """The parameters of the `llama3` scaling whose divisors are `factors`; empty where all are 1.
 
     Raises UnsupportedModelError unless they come out within 1e-5.
     """
+    import numpy as np
+
     if np.all(factors == 1):
         return {}
     width = int(_head_size(config) * rope.get("partial_rotary_factor", 1.0))
@@ -128,6 +157,8 @@ def _candidates(frequencies: Any, factors: Any) -> list[dict[str, Any]]:
     Between the two wavelengths, 1 / factor is linear in the frequency: two points decide its slope
     and height. Only the ratios of length, low and high count, so low is taken as 1.
     """
+    import numpy as np
+
     factor = float(factors.max())
     candidates = [{"factor": factor, **_LLAMA3}]
     between = (factors > 1 + _TOLERANCE) & (factors < factor * (1 - _TOLERANCE))
@@ -153,6 +184,8 @@ def _candidates(frequencies: Any, factors: Any) -> list[dict[str, Any]]:
 
 def _scaled(frequencies: Any, scaling: dict[str, Any]) -> Any:
     """transformers' `_compute_llama3_parameters`, in double precision."""
+    import numpy as np
+
     factor, low, high = (scaling[key] for key in ("factor", "low_freq_factor", "high_freq_factor"))
     if high <= low:
         return frequencies

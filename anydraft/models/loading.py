@@ -19,6 +19,7 @@ from anydraft.errors import (
     UnsupportedModelError,
 )
 from anydraft.models import gguf
+from anydraft.models.devices import require_transformers
 from anydraft.models.files import ModelFiles
 from anydraft.models.gguf_tokenizer import end_token_ids, repair_tokenizer
 from anydraft.models.progress import wants_progress
@@ -27,9 +28,6 @@ if TYPE_CHECKING:
     import torch
 
 logger = logging.getLogger(__name__)
-
-_SPREAD = ("auto", "balanced", "balanced_low_0", "sequential")
-"""Ways of transformers to spread a model over whatever devices there are."""
 
 
 def load_dense(
@@ -56,7 +54,7 @@ def load_dense(
             "repository or folder with its safetensors, or a GGUF file.",
             reason="MODEL_FORMAT_UNKNOWN",
         )
-    _require_transformers()
+    require_transformers()
     show = wants_progress(progress)
     with _mapped_errors(files), progress_bars(show):
         if files.gguf_file is None:
@@ -67,7 +65,7 @@ def load_dense(
 
 def load_tokenizer(files: ModelFiles, *, trust_remote_code: bool = False) -> Any:
     """The transformers tokenizer of a model, without its weights. Raises as `load_dense` does."""
-    _require_transformers()
+    require_transformers()
     with _mapped_errors(files):
         if files.gguf_file is None:
             return _load_tokenizer(files.folder, files.name, trust_remote_code)
@@ -185,45 +183,6 @@ def _remote_code_refused(name: str) -> UnsupportedModelError:
     )
 
 
-def require_device(device_map: str | None) -> None:
-    """Raise FailedPreconditionError where `device_map` names a device that torch cannot use here.
-
-    Meant to be asked before anything is downloaded.
-    """
-    _require_transformers()
-    import torch
-
-    if device_map in _SPREAD:
-        return
-    kind, _, index = (device_map or "cpu").partition(":")
-    try:
-        torch.device(kind)
-    except RuntimeError as error:
-        raise FailedPreconditionError(
-            f"--device-map {device_map} is no device that torch knows. Choose cpu, cuda:0 or "
-            f"another device, or one of {', '.join(_SPREAD)}.",
-            reason="DEVICE_UNAVAILABLE",
-        ) from error
-    accelerator: Any = getattr(torch, kind, None)
-    if not hasattr(accelerator, "is_available") or kind == "cpu":
-        return
-    if not accelerator.is_available():
-        built = "" if kind != "cuda" or torch.version.cuda else " (it was built without CUDA)"
-        raise FailedPreconditionError(
-            f"--device-map {device_map} needs {kind}, which torch {torch.__version__} cannot use "
-            f"on this machine{built}. Choose --device-map cpu, or install a driver and a torch for "
-            "it.",
-            reason="DEVICE_UNAVAILABLE",
-        )
-    count = accelerator.device_count() if hasattr(accelerator, "device_count") else 1
-    if index and not (index.isdecimal() and int(index) < count):
-        raise FailedPreconditionError(
-            f"--device-map {device_map} is none of the {count} {kind} devices here. Choose "
-            f"{kind}:0 to {kind}:{count - 1}, or auto.",
-            reason="DEVICE_UNAVAILABLE",
-        )
-
-
 def _require_same_vocabulary(model: Any, tokenizer: Any, name: str) -> None:
     rows = model.get_input_embeddings().num_embeddings
     # Without added tokens: several tokenizers add a padding token that their model never learnt.
@@ -235,17 +194,6 @@ def _require_same_vocabulary(model: Any, tokenizer: Any, name: str) -> None:
             "they belong to different models. Download both again, from one place.",
             reason="TOKENIZER_MISMATCH",
         )
-
-
-def _require_transformers() -> None:
-    try:
-        import torch  # noqa: F401
-        import transformers  # noqa: F401
-    except ImportError as error:
-        raise FailedPreconditionError(
-            f"Loading dense weights needs {error.name}. Run `pip install 'anydraft[verify]'`.",
-            reason="PACKAGE_MISSING",
-        ) from error
 
 
 @contextlib.contextmanager

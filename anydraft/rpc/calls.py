@@ -13,44 +13,21 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from contextlib import contextmanager
-from contextvars import ContextVar
-from typing import Any, cast
+from typing import Any
 
 import grpc
 import grpc.aio
 
 from anydraft.errors import InvalidRequestError, UnavailableError
 from anydraft.rpc.handler import fail, handled, write
+from anydraft.rpc.running import RunningCall, current_call
 from anydraft.rpc.status import abort
 
 logger = logging.getLogger(__name__)
 
 Context = grpc.aio.ServicerContext[Any, Any]
-
-
-class _Call:
-    """One running call."""
-
-    def __init__(self, calls: Calls) -> None:
-        self._calls = calls
-        self._task = cast("asyncio.Task[Any]", asyncio.current_task())
-        self.is_answering = False
-        self.was_ended = False
-
-    def end(self) -> None:
-        if not self.was_ended:
-            self.was_ended = True
-            self._task.cancel()
-
-    def begin_answer(self) -> None:
-        if self._calls.are_ending:
-            raise _shutting_down()
-        self.is_answering = True
-
-
-_current: ContextVar[_Call] = ContextVar("_current")
 
 
 @contextmanager
@@ -60,31 +37,44 @@ def answering() -> Iterator[None]:
 
     Raises UnavailableError when the node is stopping already. Without effect outside a call.
     """
-    call = _current.get(None)
+    call = current_call.get(None)
     if call is None:
         yield
         return
-    call.begin_answer()
+    if call.is_refused():
+        raise _shutting_down()
+    call.is_answering = True
     try:
         yield
     finally:
         call.is_answering = False
+        call.on_answered()
 
 
 class Calls(grpc.aio.ServerInterceptor):
     """The running calls of one server; one object for each server."""
 
     def __init__(self) -> None:
-        self._running: set[_Call] = set()
+        self._running: set[RunningCall] = set()
         self.are_ending = False
-        """Whether calls that are not answering yet are over."""
+        """Whether no call and no answer may begin any more."""
+        self._no_answer_is_left = asyncio.Event()
 
-    def end_all_but_answers(self) -> None:
-        """Ends every call outside `answering()` as UNAVAILABLE, and those that still come."""
+    async def drain(self, courtesy_s: float) -> None:
+        """Refuses new calls, ends those outside `answering()` after `courtesy_s`, and returns when
+        no call is inside any more. All of them end as UNAVAILABLE.
+        """
         self.are_ending = True
+        self._notice()
+        await asyncio.sleep(courtesy_s)
         for call in self._running:
             if not call.is_answering:
                 call.end()
+        await self._no_answer_is_left.wait()
+
+    def _notice(self) -> None:
+        if self.are_ending and not any(call.is_answering for call in self._running):
+            self._no_answer_is_left.set()
 
     async def intercept_service(
         self,
@@ -114,13 +104,14 @@ class Calls(grpc.aio.ServerInterceptor):
             track, _decoder(found.request_deserializer, name), found.response_serializer
         )
 
-    async def _track(self, running: Awaitable[None], context: Context, name: str) -> None:
-        call = _Call(self)
+    async def _track(self, running: Coroutine[Any, Any, None], context: Context, name: str) -> None:
+        call = RunningCall(is_refused=lambda: self.are_ending, on_answered=self._notice)
         self._running.add(call)
-        _current.set(call)
+        current_call.set(call)
         try:
             if self.are_ending:
-                call.end()
+                running.close()
+                raise _shutting_down()
             await running
         except asyncio.CancelledError:
             if not call.was_ended or context.cancelled():

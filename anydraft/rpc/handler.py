@@ -22,6 +22,7 @@ import grpc
 import grpc.aio
 
 from anydraft.errors import AnydraftError, InternalError
+from anydraft.rpc.running import current_call
 from anydraft.rpc.status import abort, from_rpc_error
 
 logger = logging.getLogger(__name__)
@@ -72,12 +73,20 @@ def unary_handler(method: _Method) -> _Method:
 
 
 async def write(context: Context, response: Any) -> None:
-    """Sends `response`. Raises asyncio.CancelledError when the caller left."""
+    """Sends `response`; asyncio.CancelledError when the caller left, or the call was ended."""
+    call = current_call.get(None)
     try:
+        if call is not None:
+            call.is_writing = True
         await context.write(response)
     except grpc.aio.InternalError as exc:
         # The caller left, and gRPC noticed here before it came round to cancelling this task.
         raise asyncio.CancelledError from exc
+    finally:
+        if call is not None:
+            call.is_writing = False
+    if call is not None and call.was_ended:
+        raise asyncio.CancelledError
 
 
 async def fail(context: Context, exc: BaseException, where: str) -> NoReturn:

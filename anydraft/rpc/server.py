@@ -38,7 +38,7 @@ _NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 
 _COURTESY_S = 0.2
 """What calls that are no answers get when the node stops: watchers of health learn about it, short
-calls finish."""
+calls finish. Then again, to send their status."""
 
 
 class NodeServer:
@@ -50,6 +50,7 @@ class NodeServer:
         self._health = health.aio.HealthServicer()
         self._stopping: asyncio.Task[None] | None = None
         self._calls = Calls()
+        self._grace_is_over = asyncio.Event()
         self.server = RecordingServer(
             grpc.aio.server(interceptors=[self._calls], options=server_options(keep_alive))
         )
@@ -108,7 +109,7 @@ class NodeServer:
             if await _first_of(signals, stopped):
                 finishing = asyncio.create_task(self.stop(grace_s))
                 if await _first_of(signals, finishing):
-                    await self.server.stop(None)
+                    self._grace_is_over.set()
                 await finishing
         finally:
             stopped.cancel()
@@ -127,10 +128,19 @@ class NodeServer:
 
     async def _stop(self, grace_s: float) -> None:
         await self._health.enter_graceful_shutdown()
-        stopping = asyncio.create_task(self.server.stop(grace_s))
-        await asyncio.wait({stopping}, timeout=min(grace_s, _COURTESY_S))
-        self._calls.end_all_but_answers()
-        await stopping
+        courtesy_s = min(grace_s, _COURTESY_S)
+        draining = asyncio.create_task(self._calls.drain(courtesy_s))
+        hurrying = asyncio.create_task(self._grace_is_over.wait())
+        await asyncio.wait(
+            {draining, hurrying}, timeout=grace_s, return_when=asyncio.FIRST_COMPLETED
+        )
+        if draining.done():
+            # For the last statuses. Some cannot be sent, because their client reads nothing.
+            await asyncio.sleep(courtesy_s)
+        for task in (draining, hurrying):
+            task.cancel()
+        # Once, and only now: two calls of it may meet, which crashes the process (grpcio 1.85).
+        await self.server.stop(None)
         logger.info("stopped")
 
 

@@ -34,8 +34,9 @@ DOMAIN = "anydraft"
 
 _M = TypeVar("_M", bound=Message)
 
-# The message travels twice, percent-encoded once, in trailers that many proxies cap at 8 KB.
-_MAX_MESSAGE_CHARS = 1000
+# The message travels up to three times, percent-encoded once, in trailers. Beyond 8 KB gRPC refuses
+# some of them, at random, and beyond 16 all.
+_MAX_MESSAGE_BYTES = 1000
 
 _CLASS_KEY = "class"
 
@@ -79,8 +80,9 @@ async def abort(context: grpc.aio.ServicerContext[Any, Any], error: AnydraftErro
     status = rpc_status.to_status(to_status(error))
     try:
         await context.abort(status.code, status.details, status.trailing_metadata)
-    except grpc.aio.InternalError as exc:
-        # gRPC noticed here, before it came round to cancelling this task.
+    except (grpc.aio.InternalError, grpc.aio.UsageError) as exc:
+        # gRPC noticed here, before it came round to cancelling this task; or another status, which
+        # this task was cancelled over, is on its way.
         raise asyncio.CancelledError from exc
     raise error  # abort raises; this tells type checkers of every gRPC release
 
@@ -91,7 +93,7 @@ def to_status(error: AnydraftError) -> status_pb2.Status:
     if type(error).__name__ in _NAMED_CLASSES:
         info.metadata[_CLASS_KEY] = type(error).__name__
     details: list[Message] = [info]
-    message = str(error)[:_MAX_MESSAGE_CHARS]
+    message = str(error).encode(errors="replace")[:_MAX_MESSAGE_BYTES].decode(errors="ignore")
     if error.retry_after_s is not None:
         delay = duration_pb2.Duration()
         delay.FromMilliseconds(round(error.retry_after_s * 1000))
@@ -153,6 +155,12 @@ def _rebuild(
 def _from_bare_status(code: grpc.StatusCode, message: str, address: str) -> AnydraftError:
     """For statuses without our `ErrorInfo`: from gRPC itself, a proxy, or another service."""
     match code:
+        case grpc.StatusCode.OK:
+            # A write that came after the end of the call fails like this.
+            return UnavailableError(
+                f"{address} ended the call before it was finished: ask again",
+                reason="TRUNCATED_STREAM",
+            )
         case grpc.StatusCode.UNAVAILABLE:
             return _unreachable(message, address)
         case grpc.StatusCode.DEADLINE_EXCEEDED:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -45,3 +49,25 @@ def test_a_node_that_takes_its_time(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         assert node.doing == ""
         with pytest.raises(UnavailableError, match="was not ready after 0 s"):
             node.wait_ready(0)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_nodes_end_with_who_started_them(
+    number: signal.Signals, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = _module(tmp_path, monkeypatch, "time.sleep(60)")
+    code = f"""
+import time
+from anydraft.cli.nodes import NodeProcess, leaving_on_signals
+with leaving_on_signals(), NodeProcess("{name}", []) as node:
+    print(node._process.pid, flush=True)
+    time.sleep(60)"""
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        child = int(process.stdout.readline())
+        process.send_signal(number)
+        assert process.wait(30) == 128 + number
+    with pytest.raises(ProcessLookupError):
+        os.kill(child, 0)

@@ -30,6 +30,7 @@ EXTRAS_OF: dict[str, tuple[str, ...]] = {
     "anydraft/models/build_onnx.py": ("export",),
     "anydraft/models/onnx_check.py": ("export",),
     "anydraft/models/export.py": ("export",),
+    "anydraft/models/devices.py": ("verify",),
     "anydraft/models/gguf": ("verify",),
     "anydraft/models/loading.py": ("verify",),
     "anydraft/models/": ("draft", "verify"),

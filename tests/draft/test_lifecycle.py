@@ -83,7 +83,7 @@ async def test_a_node_that_loads_says_so(tokenizer: TextTokenizer) -> None:
         assert await health.check(channel, GENERATION, timeout_s=5) is Health.NOT_SERVING
         _, error = await generate(channel)
         assert isinstance(error, UnavailableError)
-        assert error.reason == "ASSISTANT_LOADING"
+        assert error.reason == "MODEL_LOADING"
         loading.may_load.set()
         await until_ready(channel)
         assert await assistant_of(channel) == "small"

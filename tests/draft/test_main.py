@@ -68,8 +68,8 @@ def test_help_shows_every_default(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_signal_ends_a_node_that_loads() -> None:
     """Nothing is on its standard input, so that loading never ends."""
     code = (
-        "import sys, draft_node.__main__ as m;"
-        "m.load_drafter = lambda settings: sys.stdin.read();"
+        "import sys, draft_node.load, draft_node.__main__ as m;"
+        "draft_node.load.load_drafter = lambda settings: sys.stdin.read();"
         "sys.exit(m.main(['--model', 'm', '--listen', '127.0.0.1:0']))"
     )
     process = subprocess.Popen(

@@ -156,6 +156,20 @@ def test_stop_strings_cut_text_and_ids(pair: Pair) -> None:
             assert stop not in certain_text(pair.tokenizer, ids[:-1])
 
 
+def test_stop_strings_may_name_special_tokens(pair: Pair) -> None:
+    """As in generate: `<|im_start|>`, which is no end of this model, ends the answer."""
+    special = "<|im_start|>"
+    token_id = pair.tokenizer.encode(special)[-1]
+    assert pair.tokenizer.is_special(token_id)
+    for answer in pair.ask(stop=[special], logit_bias={token_id: 100.0}, temperature=0.0):
+        assert answer.finish_reason == "stop"
+        assert answer.stop == special
+        assert answer.token_ids == (token_id,)
+        assert answer.text == ""
+    whole, _ = pair.ask(logit_bias={token_id: 100.0}, temperature=0.0)
+    assert set(whole.token_ids) == {token_id}
+
+
 def visible_text(tokenizer: TextTokenizer, ids: Sequence[int]) -> str:
     """What the reader is to get for `ids`: special tokens are not text."""
     return text_of(tokenizer, [i for i in ids if not tokenizer.is_special(i)])

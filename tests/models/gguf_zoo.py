@@ -38,6 +38,8 @@ _GPT2: dict[str, Any] = {
 _NARROW_HEADS = {"attention.key_length": 8, "attention.value_length": 8}
 _EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
 _EXPERT_KEYS = {"expert_count": 4, "expert_used_count": 2, "expert_feed_forward_length": 32}
+_LONG = np.linspace(2, 9, 8, dtype=np.float32)
+_SHORT = np.linspace(1, 2, 8, dtype=np.float32)
 _RMS, _EPS = "attention.layer_norm_rms_epsilon", "attention.layer_norm_epsilon"
 
 
@@ -53,6 +55,9 @@ class Case:
     keys: dict[str, Any]
     """Beside those that all have, without the architecture's prefix."""
     common: dict[str, Any] = field(default_factory=lambda: _COMMON)
+    tensors: dict[str, Any] = field(default_factory=dict)
+    architecture: str = ""
+    """Where it is not the name of the case."""
 
     def build(self) -> Any:
         import torch
@@ -84,6 +89,28 @@ CASES = {
             "rope.dimension_count": 8,
             "attention.sliding_window": 9,
         },
+    ),
+    "phi3 long": Case(
+        "Phi3",
+        {
+            "original_max_position_embeddings": 64,
+            "rope_parameters": {
+                "rope_type": "longrope",
+                "rope_theta": 10_000.0,
+                "long_factor": _LONG.tolist(),
+                "short_factor": _SHORT.tolist(),
+                "attention_factor": 1.25,
+                "original_max_position_embeddings": 64,
+            },
+        },
+        {
+            _RMS: 1e-3,
+            "rope.dimension_count": 16,
+            "rope.scaling.original_context_length": 64,
+            "rope.scaling.attn_factor": 1.25,
+        },
+        tensors={"rope_factors_long.weight": _LONG, "rope_factors_short.weight": _SHORT},
+        architecture="phi3",
     ),
     "gemma2": Case(
         "Gemma2",
@@ -139,22 +166,23 @@ CASES = {
 }
 
 
-def save(architecture: str, path: Path) -> Any:
-    """Write the file and return the model that it was made from."""
+def save(name: str, path: Path) -> Any:
+    """Write the file of a case and return the model that it was made from."""
     import gguf
 
-    case = CASES[architecture]
+    case = CASES[name]
+    architecture = case.architecture or name
     model = case.build()
     config = model.config
-    for name in (
+    for epsilon in (
         "rms_norm_eps",
         "layer_norm_eps",
         "layer_norm_epsilon",
         "norm_epsilon",
         "norm_eps",
     ):
-        if hasattr(config, name):
-            _set_epsilon(model, name, 1e-3)
+        if hasattr(config, epsilon):
+            _set_epsilon(model, epsilon, 1e-3)
     writer = gguf.GGUFWriter(path, architecture)
     writer.add_name("tiny")
     keys = {
@@ -173,8 +201,8 @@ def save(architecture: str, path: Path) -> Any:
     for key, value in {**keys, **case.keys}.items():
         add[type(value)](f"{architecture}.{key}", value)
     tiny.write_tokenizer(writer, tokenizers_zoo.build("gpt2"), "smollm", {})
-    for name, weights in _tensors(architecture, model):
-        writer.add_tensor(name, np.ascontiguousarray(weights))
+    for tensor, weights in (*_tensors(architecture, model), *case.tensors.items()):
+        writer.add_tensor(tensor, np.ascontiguousarray(weights))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

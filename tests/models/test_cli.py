@@ -63,7 +63,9 @@ def test_export(
         ),
     )
     assert run("export", "tiny", "--precision", "int8", "--output", str(tmp_path / "out")) == 0
-    assert capsys.readouterr().out.strip() == str(tmp_path / "out")
+    captured = capsys.readouterr()
+    assert captured.out.strip() == str(tmp_path / "out")
+    assert "anydraft-draft --model ./out" in captured.err
     assert run("export", "tiny", "--trust-remote-code", "--output", str(tmp_path / "out")) == 0
     capsys.readouterr()
     assert calls == [("tiny", "int8", False), ("tiny", "int4", True)]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,6 @@ import torch
 from anydraft.errors import UnsupportedModelError
 from anydraft.models import load_dense, resolve_model
 from anydraft.models.gguf_config import check_tensors, obey_metadata
-from tests import tokenizers_zoo
 from tests.models import gguf_zoo, tiny
 
 LLAMA31 = {
@@ -92,6 +90,12 @@ def test_rotary_factors_that_no_scaling_describes(tmp_path: Path) -> None:
     path = tiny.save_gguf(tmp_path / "tiny.gguf", tensors={"rope_freqs.weight": factors})
     with pytest.raises(UnsupportedModelError, match=r"rope_freqs\.weight.*safetensors"):
         loaded(path)
+
+
+def test_half_of_the_factors_for_long_texts(tmp_path: Path) -> None:
+    half = {"rope_factors_long.weight": np.ones(8, dtype=np.float32)}
+    with pytest.raises(UnsupportedModelError, match="rope_factors_short"):
+        loaded(tiny.save_gguf(tmp_path / "tiny.gguf", tensors=half))
 
 
 def test_factors_of_one_change_nothing(tmp_path: Path) -> None:
@@ -211,7 +215,7 @@ def test_tensors_of_experts_are_one_parameter() -> None:
 
 def obeyed(config: Any, architecture: str, **facts: Any) -> Any:
     keys = {f"{architecture}.{key}": value for key, value in facts.items()}
-    obey_metadata(config, {"general.architecture": architecture} | keys, None, "m.gguf")
+    obey_metadata(config, {"general.architecture": architecture} | keys, {}, "m.gguf")
     return config
 
 
@@ -328,106 +332,3 @@ def test_recommended_sampling_is_a_default(tmp_path: Path) -> None:
     )
     generation = loaded(path)[0].generation_config
     assert (generation.do_sample, generation.temperature, generation.top_k) == (True, 0.5, 20)
-
-
-TEMPLATE = (
-    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
-)
-
-
-@pytest.mark.parametrize("named", ["template", "eom", "spelling"])
-def test_ends_of_a_turn(named: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    vocabulary = tokenizers_zoo.build("gpt2").get_vocab()
-
-    def say(writer: Any) -> None:
-        if named == "template":
-            writer.add_chat_template(TEMPLATE)
-        if named == "eom":
-            writer.add_eom_token_id(vocabulary["<s>"])
-
-    # The file names </s> as eos, and <|im_end|> as nothing.
-    monkeypatch.setattr("gguf.GGUFWriter.add_eot_token_id", lambda *_: None)
-    path = tiny.save_gguf(tmp_path / "tiny.gguf", say=say)
-    if named == "template":
-        monkeypatch.setattr("anydraft.models.gguf_tokenizer._END_SPELLINGS", set())
-    ends = loaded(path)[0].generation_config.eos_token_id
-    expected = {
-        "template": ["</s>", "<|im_end|>"],
-        "eom": ["</s>", "<s>", "<|im_end|>"],
-        "spelling": ["</s>", "<|im_end|>"],
-    }
-    assert ends == [vocabulary[token] for token in expected[named]]
-
-
-@pytest.mark.parametrize(
-    ("bos", "eos", "before", "after"),
-    [
-        (True, None, ["<s>"], []),
-        (True, True, ["<s>"], ["</s>"]),
-        (False, None, [], []),
-        (None, None, [], []),
-    ],
-)
-def test_tokens_around_a_text(
-    bos: bool | None, eos: bool | None, before: list[str], after: list[str], tmp_path: Path
-) -> None:
-    vocabulary = tokenizers_zoo.build("gpt2").get_vocab()
-
-    def say(writer: Any) -> None:
-        writer.add_bos_token_id(vocabulary["<s>"])
-        if eos is not None:
-            writer.add_add_eos_token(eos)
-
-    path = tiny.save_gguf(tmp_path / "tiny.gguf", say=say, add_bos=bos)
-    _, tokenizer = loaded(path)
-    backend = tokenizer.backend_tokenizer
-    plain = backend.encode("a b", add_special_tokens=False).tokens
-    assert backend.encode("a b").tokens == [*before, *plain, *after]
-
-
-def test_llama3_begins_with_bos_and_takes_whole_tokens(tmp_path: Path) -> None:
-    vocabulary = tokenizers_zoo.build("gpt2").get_vocab()
-    path = tiny.save_gguf(
-        tmp_path / "tiny.gguf",
-        "llama-bpe",
-        say=lambda w: w.add_bos_token_id(vocabulary["<s>"]),
-        add_bos=None,
-    )
-    _, tokenizer = loaded(path)
-    assert tokenizer.backend_tokenizer.encode("a").tokens[0] == "<s>"
-    assert tokenizer.backend_tokenizer.model.ignore_merges
-
-
-def test_an_unknown_cut_is_refused(tmp_path: Path) -> None:
-    path = tiny.save_gguf(tmp_path / "tiny.gguf", "of-the-future")
-    with pytest.raises(UnsupportedModelError, match=r"tokenizer\.ggml\.pre = 'of-the-future'"):
-        loaded(path)
-
-
-def test_special_tokens_outside_the_byte_alphabet(tmp_path: Path) -> None:
-    wide = {"<|im_start|>": "<\uff5cUser\uff5c>", "[TOOL]": "ñandú"}
-    path = tiny.save_gguf(tmp_path / "tiny.gguf", spell=wide)
-    vocabulary = tokenizers_zoo.build("gpt2").get_vocab()
-    _, tokenizer = loaded(path)
-    for old, new in wide.items():
-        encoded = tokenizer.backend_tokenizer.encode(f"a{new}b", add_special_tokens=False)
-        assert encoded.ids[1] == vocabulary[old]
-        assert encoded.tokens[1] == new
-    held = tokenizer.backend_tokenizer.get_vocab(with_added_tokens=False)
-    assert len(held) == len(vocabulary)
-
-
-def test_a_space_of_its_own() -> None:
-    from anydraft.models.gguf_tokenizer import repair_tokenizer
-
-    backend = tokenizers_zoo.build("metaspace_first")
-    assert backend.encode("ab c").tokens[0].startswith("▁")
-    fields = {
-        "tokenizer.ggml.model": SimpleNamespace(contents=lambda: "llama"),
-        "tokenizer.ggml.add_space_prefix": SimpleNamespace(contents=lambda: False),
-    }
-    repair_tokenizer(SimpleNamespace(backend_tokenizer=backend), fields, "m.gguf")
-    ids = backend.encode("ab c", add_special_tokens=False).ids
-    assert not backend.id_to_token(ids[0]).startswith("▁")
-    assert backend.decode(ids) == "ab c"
-    assert backend.decode(backend.encode(" ab", add_special_tokens=False).ids) == " ab"

@@ -17,7 +17,8 @@ from anydraft.errors import (
     UnsupportedModelError,
 )
 from anydraft.models import ModelFiles, load_dense, resolve_model
-from anydraft.models.loading import load_tokenizer, require_device
+from anydraft.models.devices import require_device
+from anydraft.models.loading import load_tokenizer
 from tests import tokenizers_zoo
 from tests.models import tiny
 

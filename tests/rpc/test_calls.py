@@ -53,6 +53,7 @@ class Services(
     def __init__(self) -> None:
         self.error: BaseException | None = None
         self.go_on = asyncio.Event()
+        self.is_flooding = False
 
     async def GetServerInfo(self, request: Any, context: Any) -> Any:  # noqa: N802
         if self.error is not None:
@@ -71,6 +72,10 @@ class Services(
     async def Verify(self, requests: Any, context: Any) -> AsyncIterator[Any]:  # noqa: N802
         """Answers from the second message on."""
         yield verification_pb2.VerifyResponse()
+        while self.is_flooding:
+            yield verification_pb2.VerifyResponse(
+                verdict=verification_pb2.Verdict(text="x" * 100_000)
+            )
         await anext(requests, None)
         if self.error is not None:
             raise self.error
@@ -106,15 +111,19 @@ def _call(channel: grpc.aio.Channel, method: str) -> Any:
 
 
 async def _rest(call: Any) -> list[bytes]:
-    return [response async for response in call]
+    responses = []
+    while (response := await call.read()) is not grpc.aio.EOF:
+        responses.append(response)
+    return responses
 
 
 async def _send(channel: grpc.aio.Channel, method: str, *messages: bytes) -> list[bytes]:
-    """The responses to these messages and the end of the stream."""
+    """The responses to these messages; without any, to the end of the stream."""
     call = _call(channel, method)
     for message in messages:
         await call.write(message)
-    await call.done_writing()
+    if not messages:
+        await call.done_writing()
     return await _rest(call)
 
 
@@ -144,11 +153,6 @@ async def test_a_call_without_its_request(channel, method: str) -> None:
         await asyncio.wait_for(_send(channel, method), timeout=5)
     error = from_rpc_error(caught.value)
     assert (type(error), error.reason) == (InvalidRequestError, "REQUEST_MISSING")
-
-
-@pytest.mark.parametrize("method", [INFO, CHECK])
-async def test_requests_beyond_the_first_are_not_read(channel, method: str) -> None:
-    assert len(await _send(channel, method, b"", NO_MESSAGE)) == 1
 
 
 @pytest.mark.parametrize(
@@ -223,6 +227,16 @@ async def test_without_answers_the_grace_is_not_waited_for(channel, node) -> Non
     await asyncio.wait_for(node.stop(grace_s=60), timeout=5)
     for call in calls:
         assert await call.code() is grpc.StatusCode.UNAVAILABLE
+
+
+async def test_nobody_waits_for_a_reader_who_does_not_read(channel, node, services) -> None:
+    """The status of such a call cannot be sent either."""
+    services.is_flooding = True
+    call = await _opened(channel, VERIFY, b"")
+    await asyncio.sleep(0.2)
+    await asyncio.wait_for(node.stop(grace_s=60), timeout=5)
+    with pytest.raises(grpc.RpcError):
+        await _rest(call)
 
 
 async def test_callers_who_leave_while_the_node_stops(channel, node, caplog) -> None:

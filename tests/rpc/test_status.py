@@ -3,6 +3,7 @@
 import logging
 from collections.abc import AsyncIterator
 from typing import Any
+from urllib.parse import quote
 
 import grpc
 import grpc.aio
@@ -143,11 +144,14 @@ async def test_the_status_of_a_node_behind_is_passed_on(failing, call) -> None:
 
 async def test_a_long_message_does_not_break_the_trailers(failing) -> None:
     servicer, channel = failing
-    servicer.error = NotFoundError("ö" * 50_000, reason="LONG")
+    servicer.error = InvalidFieldError("ö" * 50_000, field="prompt.text", reason="LONG")
     with pytest.raises(grpc.RpcError) as caught:
         await _call_unary(channel)
     error = from_rpc_error(caught.value)
-    assert (type(error), error.reason, len(str(error))) == (NotFoundError, "LONG", 1000)
+    assert (type(error), error.reason, str(error)) == (InvalidFieldError, "LONG", "ö" * 500)
+    trailers = caught.value.trailing_metadata()
+    num_bytes = sum(len(value) for _, value in trailers) + len(quote(caught.value.details()))
+    assert num_bytes < 8 * 1024
 
 
 async def test_a_message_beyond_the_limit(failing) -> None:
@@ -207,6 +211,7 @@ def _bare(code: grpc.StatusCode, details: str = "oh") -> grpc.aio.AioRpcError:
 @pytest.mark.parametrize(
     ("code", "cls", "reason"),
     [
+        (grpc.StatusCode.OK, UnavailableError, "TRUNCATED_STREAM"),
         (grpc.StatusCode.UNAVAILABLE, UnavailableError, "CONNECTION_LOST"),
         (grpc.StatusCode.DEADLINE_EXCEEDED, DeadlineExceededError, "DEADLINE_EXCEEDED"),
         (grpc.StatusCode.UNIMPLEMENTED, FailedPreconditionError, "UNIMPLEMENTED"),
@@ -225,6 +230,8 @@ def test_every_status_has_an_error() -> None:
     for code in grpc.StatusCode:
         error = from_rpc_error(_bare(code))
         assert error.reason.replace("_", "").isupper()
+        # A call cannot be aborted with OK: it would never end.
+        assert error.status is not grpc.StatusCode.OK
 
 
 def test_details_that_are_no_details() -> None:

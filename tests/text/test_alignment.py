@@ -62,7 +62,7 @@ def test_a_draft_may_begin_inside_a_character(tokenizer, text, data):
     cut = data.draw(st.integers(1, len(whole)))
     ids, pending = committed(tokenizer, whole[:cut])
     said = len(tokenizer.text_bytes(ids)) - len(pending)
-    draft = tokenizer.text_bytes(whole)[said:].decode()
+    draft = tokenizer.text_bytes(whole)[said:][:ALIGNED_BYTES].decode(errors="ignore")
     candidates = DraftAligner(tokenizer).align(ids, pending, draft)
     assert pending + candidate_bytes(tokenizer, candidates) == draft.encode()
 

@@ -1,14 +1,13 @@
-"""The KV cache of one session: one buffer a layer, grown by doubling, cut by setting a length.
+"""The KV cache of one session: one buffer a layer, cut by setting a length.
 
-A buffer never grows beyond what its session may come to hold, so that what admission counts is what
-is really taken.
+A buffer has room for all that its session may come to hold, which is what admission counts. It
+never grows: a copy of a long text's keys and values would hold up every session of the step. On a
+CPU, what is not written takes no memory.
 """
 
 from __future__ import annotations
 
 import torch
-
-_FIRST_CAPACITY_TOKENS = 64
 
 
 class LayerBuffer:
@@ -34,12 +33,10 @@ class LayerBuffer:
 def _stored(
     buffer: torch.Tensor | None, new: torch.Tensor, start: int, end: int, max_tokens: int
 ) -> torch.Tensor:
-    if buffer is None or buffer.shape[1] < end:
-        capacity = max(min(max(_FIRST_CAPACITY_TOKENS, 2 * start), max_tokens), end)
-        grown = new.new_empty((new.shape[0], capacity, new.shape[2]))
-        if buffer is not None:
-            grown[:, :start] = buffer[:, :start]
-        buffer = grown
+    if buffer is None:
+        buffer = new.new_empty((new.shape[0], max_tokens, new.shape[2]))
+    if end > max_tokens:
+        raise ValueError(f"a cache for {max_tokens} tokens was given {end}")
     buffer[:, start:end] = new
     return buffer
 

@@ -34,7 +34,7 @@ from tests.draft.played import (
 def lines(caplog: pytest.LogCaptureFixture) -> Any:
     """The lines about answers so far, at the level that a node shows by default."""
     caplog.set_level(logging.INFO)
-    names = ("draft_node.answer_record",)
+    names = ("anydraft.rpc.answer_log",)
     return lambda: [r.getMessage() for r in caplog.records if r.name in names]
 
 
@@ -62,9 +62,9 @@ async def test_a_finished_answer(tokenizer: TextTokenizer, lines: Any) -> None:
         responses, error = await generate(channel)
     assert error is None
     line = await until_said(lines)
-    assert line.startswith("answer s: length, 4 tokens in ")
+    assert line.startswith("answer 's' ended (length): 4 tokens in ")
     pieces = responses[-1].finished.stats.sent_pieces
-    assert line.endswith(f"/s), 25% of 8 drafted tokens accepted, {pieces} pieces sent")
+    assert line.endswith(f" tokens/s, 2 of 8 draft tokens accepted, {pieces} pieces sent")
     assert pieces >= 1
 
 
@@ -83,8 +83,8 @@ async def test_a_cancelled_answer(tokenizer: TextTokenizer, lines: Any) -> None:
                 call.cancel()
                 break
         line = await until_said(lines)
-    assert line.startswith("answer s: cancelled, 1 tokens in ")
-    assert line.endswith("acceptance not known, 0 pieces sent")
+    assert line.startswith("answer 's' ended (cancelled): 1 tokens in ")
+    assert line.endswith("accepted draft tokens not known, 0 pieces sent")
 
 
 async def test_an_answer_that_fails(tokenizer: TextTokenizer, lines: Any) -> None:
@@ -94,7 +94,7 @@ async def test_an_answer_that_fails(tokenizer: TextTokenizer, lines: Any) -> Non
 
     async with both(script, assistant(tokenizer)) as (channel, _):
         await generate(channel)
-        assert (await until_said(lines)).startswith("answer s: TRUNCATED_STREAM, 0 tokens")
+        assert (await until_said(lines)).startswith("answer 's' ended (TRUNCATED_STREAM): 0 tokens")
 
 
 async def test_a_refusal(tokenizer: TextTokenizer, lines: Any) -> None:
@@ -105,14 +105,14 @@ async def test_a_refusal(tokenizer: TextTokenizer, lines: Any) -> None:
 
     async with both(script, assistant(tokenizer)) as (channel, _):
         await generate(channel)
-        assert (await until_said(lines)).startswith("answer refused: KV_FULL after ")
+        assert (await until_said(lines)).startswith("answer refused: KV_FULL, after ")
 
 
 async def test_a_node_that_loads(tokenizer: TextTokenizer, lines: Any) -> None:
     node = DraftNode("127.0.0.1:9", "127.0.0.1:0")
     async with dial(await node.start()) as channel:
         await generate(channel)
-        assert (await until_said(lines)).startswith("answer refused: ASSISTANT_LOADING after ")
+        assert (await until_said(lines)).startswith("answer refused: MODEL_LOADING, after ")
     await node.stop()
 
 
@@ -122,4 +122,4 @@ async def test_an_absent_verify_node(tokenizer: TextTokenizer, lines: Any) -> No
     async with draft_node(address, assistant(tokenizer)) as channel:
         await generate(channel)
         line = await until_said(lines)
-    assert line.startswith("answer refused: VERIFY_NODE_UNREACHABLE after ")
+    assert line.startswith("answer refused: VERIFY_NODE_UNREACHABLE, after ")
