@@ -3,6 +3,7 @@
 import contextlib
 import os
 import pty
+import select
 import shlex
 import signal
 import subprocess
@@ -152,6 +153,15 @@ def test_a_broken_pipe_ends_a_chat(node: FakeNode) -> None:
 OWNS_ITS_TERMINAL = "import fcntl, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); "
 
 
+def _read(master: int, pressed: bytes) -> bytes:
+    """What is shown next. Ctrl-C and Ctrl-D are pressed again when nothing comes of them: Python
+    does not hear a signal that arrives just before it waits for a line, and a user presses again."""
+    while not select.select([master], [], [], 2)[0]:
+        if pressed in (b"\x03", b"\x04"):
+            os.write(master, pressed)
+    return os.read(master, 4096)
+
+
 def _on_a_terminal(arguments: list[str], *keys: tuple[str, bytes]) -> tuple[int, str]:
     """Runs `anydraft` on a terminal; once a text has been shown, its key is pressed."""
     master, slave = pty.openpty()
@@ -160,14 +170,15 @@ def _on_a_terminal(arguments: list[str], *keys: tuple[str, bytes]) -> tuple[int,
         command, stdin=slave, stdout=slave, stderr=slave, start_new_session=True
     ) as process:
         os.close(slave)
-        shown = ""
+        shown, pressed = "", b""
         for awaited, key in keys:
             position = len(shown)
             while awaited not in shown[position:]:
-                shown += os.read(master, 4096).decode()
+                shown += _read(master, pressed).decode()
             os.write(master, key)
+            pressed = key
         with contextlib.suppress(OSError):  # how Linux tells the end of a terminal
-            while more := os.read(master, 4096):
+            while more := _read(master, pressed):
                 shown += more.decode()
         os.close(master)
     return process.returncode, shown
