@@ -155,7 +155,7 @@ OWNS_ITS_TERMINAL = "import fcntl, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
 def _read(master: int, pressed: bytes) -> bytes:
     """What is shown next. Ctrl-C and Ctrl-D are pressed again when nothing comes of them: Python
-    does not hear a signal that arrives just before it waits for a line, and a user presses again."""
+    does not hear a signal that comes just before it waits for a line; a user presses again, too."""
     while not select.select([master], [], [], 2)[0]:
         if pressed in (b"\x03", b"\x04"):
             os.write(master, pressed)
