@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from itertools import count
+from itertools import count, islice
 from typing import Any
 
 import pytest
@@ -21,6 +21,7 @@ from tests import models_zoo, nodes, tokenizers_zoo
 from tests.greedy import decided_answer, generate
 from tests.integration.drafters import KnowingDrafter
 from tests.integration.test_exact import text_of
+from tests.sampled import decided_seeds, is_decided
 
 PROMPT = "The verifier checks"
 
@@ -86,7 +87,7 @@ def _decided_model(tokenizer: TextTokenizer) -> PreTrainedModel:
 )
 def test_a_seed_decides_the_answer_whatever_is_drafted(pair: Pair, options: dict) -> None:
     accepted = 0
-    for seed in (1, 2, 3):
+    for seed in islice(decided_seeds(pair.model, pair.prompt_ids, 48, **options), 3):
         alone, assisted = pair.ask(seed=seed, **options)
         assert assisted.token_ids == alone.token_ids
         assert assisted.seed == alone.seed == seed
@@ -98,10 +99,13 @@ def test_a_seed_decides_the_answer_whatever_is_drafted(pair: Pair, options: dict
 
 
 def test_an_unset_seed_is_chosen_and_named(pair: Pair) -> None:
-    first = pair.alone.generate(PROMPT, temperature=1.0, max_new_tokens=24).result()
-    again, assisted = pair.ask(temperature=1.0, max_new_tokens=24, seed=first.seed)
+    options: dict[str, Any] = {"temperature": 1.0, "max_new_tokens": 24}
+    first = pair.alone.generate(PROMPT, **options).result()
+    while not is_decided(pair.model, pair.prompt_ids, 24, temperature=1.0, seed=first.seed):
+        first = pair.alone.generate(PROMPT, **options).result()
+    again, assisted = pair.ask(seed=first.seed, **options)
     assert again.token_ids == assisted.token_ids == first.token_ids
-    other = pair.alone.generate(PROMPT, temperature=1.0, max_new_tokens=24).result()
+    other = pair.alone.generate(PROMPT, **options).result()
     assert other.seed != first.seed
 
 
