@@ -31,10 +31,6 @@ class PreparedAnswer:
     request: TargetRequest
     limits: AnswerLimits
 
-    @property
-    def prompt_tokens(self) -> int:
-        return len(self.request.prompt_ids)
-
 
 @dataclass(frozen=True, slots=True)
 class OpenSession:
