@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import logging
 import os
 import sys
@@ -36,6 +37,9 @@ def load_aside(load: Callable[[], _T]) -> asyncio.Future[_T]:
         result, error = None, None
         try:
             result = load()
+            # What is loaded stays. A collection that walks all of it stops every session.
+            gc.collect()
+            gc.freeze()
         except BaseException as raised:
             error = raised
         # The loop is closed when the node has stopped meanwhile.
