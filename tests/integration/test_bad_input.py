@@ -198,18 +198,6 @@ def assert_one_clear_line(done: subprocess.CompletedProcess[str], *words: str) -
         assert word in last
 
 
-@pytest.fixture(scope="module")
-def target_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tiny target on disk, tokenizer and all."""
-    from transformers import PreTrainedTokenizerFast
-
-    folder = tmp_path_factory.mktemp("target")
-    models_zoo.build("llama").save_pretrained(folder)
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=tokenizers_zoo.build("gpt2"))
-    tokenizer.save_pretrained(folder)
-    return folder
-
-
 def copy(folder: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(folder, tmp_path / "copy"))
 

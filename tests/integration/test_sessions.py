@@ -235,18 +235,6 @@ async def eventually_over(channel: grpc.aio.Channel) -> bool:
     return False
 
 
-@pytest.fixture(scope="module")
-def target_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tiny target on disk, tokenizer and all."""
-    from transformers import PreTrainedTokenizerFast
-
-    folder = tmp_path_factory.mktemp("target")
-    models_zoo.build("llama").save_pretrained(folder)
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=tokenizers_zoo.build("gpt2"))
-    tokenizer.save_pretrained(folder)
-    return folder
-
-
 FAILING = """
 import itertools, sys
 from verify_node import step_planner
