@@ -11,7 +11,6 @@ import grpc.aio
 from anydraft.errors import UnavailableError
 from anydraft.rpc.answer_log import AnswerLog
 from anydraft.rpc.calls import answering
-from anydraft.rpc.handler import stream_handler, unary_handler
 from anydraft.v1.generation_pb2 import GenerateRequest, GenerateResponse
 from anydraft.v1.generation_pb2_grpc import GenerationServiceServicer
 from anydraft.v1.server_pb2 import (
@@ -42,7 +41,6 @@ class GenerationService(GenerationServiceServicer):
         self.drafting: Drafting | None = None
         """What new answers are drafted with; None while it is loading."""
 
-    @stream_handler
     async def Generate(  # noqa: N802
         self, request: GenerateRequest, context: Context
     ) -> AsyncIterator[GenerateResponse]:
@@ -74,7 +72,6 @@ class ServerService(ServerServiceServicer):
         self.loaded: LoadedDrafter | None = None
         """None while it is loading."""
 
-    @unary_handler
     async def GetServerInfo(  # noqa: N802
         self, request: GetServerInfoRequest, context: Context
     ) -> GetServerInfoResponse:

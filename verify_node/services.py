@@ -16,7 +16,6 @@ from anydraft.errors import (
     UnavailableError,
 )
 from anydraft.rpc.calls import answering
-from anydraft.rpc.handler import stream_handler, unary_handler
 from anydraft.rpc.validation import validate_draft, validate_session_id
 from anydraft.v1 import generation_pb2 as generation
 from anydraft.v1 import server_pb2 as server
@@ -58,7 +57,6 @@ class VerificationService(VerificationServiceServicer):
     def __init__(self, slot: ModelSlot) -> None:
         self._slot = slot
 
-    @stream_handler
     async def Verify(  # noqa: N802
         self, request_iterator: AsyncIterator[verification.VerifyRequest], context: Context
     ) -> AsyncIterator[verification.VerifyResponse]:
@@ -153,7 +151,6 @@ class GenerationService(GenerationServiceServicer):
     def __init__(self, slot: ModelSlot) -> None:
         self._slot = slot
 
-    @stream_handler
     async def Generate(  # noqa: N802
         self, request: generation.GenerateRequest, context: Context
     ) -> AsyncIterator[generation.GenerateResponse]:
@@ -177,7 +174,6 @@ class ServerService(ServerServiceServicer):
     def __init__(self, slot: ModelSlot) -> None:
         self._slot = slot
 
-    @unary_handler
     async def GetServerInfo(  # noqa: N802
         self, request: server.GetServerInfoRequest, context: Context
     ) -> server.GetServerInfoResponse:
