@@ -20,21 +20,26 @@ FinishReason = Literal["eos", "stop", "length"]
 
 @dataclass(frozen=True, slots=True)
 class DraftToken:
-    """A target id that the assistant expects, and how sure it is."""
+    """A target id that the assistant expects, where it expects it, and how sure it is."""
 
     token_id: int
-    probability: float
-    """The assistant's own, in [0, 1]; not trusted, only used to decide how much to check."""
+    reach: float
+    """How likely this and all tokens before it on its path are taken to be, in [0, 1]; never more
+    than that of its parent. Not trusted, only used to decide how much to check."""
+    parent: int
+    """The index in the same offer of the token that it follows; -1: the committed tokens."""
 
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """Draft ids that may follow the first `num_committed` tokens of an answer."""
+    """A tree of draft ids that may follow the first `num_committed` tokens of an answer."""
 
     num_committed: int
     tokens: tuple[DraftToken, ...]
-    seq: int
-    """The session's own number for it; the block for which it was checked gives it back."""
+    """By falling reach, so that each head of them is a tree, too; a token never before its parent,
+    and no two children of one parent with the same id."""
+    newest_piece: int
+    """The session's own mark for it; the block for which it was checked gives it back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +51,11 @@ class Block:
     scores: tuple[ScoredToken, ...]
     """One per id when log-probabilities were asked for, else empty."""
     num_drafted: int
-    """Draft tokens that were checked."""
+    """Draft tokens that were checked, of all paths."""
     num_accepted: int
     """Leading ids of `token_ids` that were drafted; the last one never is."""
-    draft_seq: int
-    """`Offer.seq` of the draft that was checked; 0 when there was none."""
+    newest_piece: int
+    """`Offer.newest_piece` of the draft that was checked; 0 when there was none."""
     draft_room: int
     """How many draft tokens the target could use next."""
     step_ms: float

@@ -56,6 +56,7 @@ class Opened(google.protobuf.message.Message):
     PROMPT_TOKENS_FIELD_NUMBER: builtins.int
     MAX_NEW_TOKENS_FIELD_NUMBER: builtins.int
     CREDIT_PIECES_FIELD_NUMBER: builtins.int
+    CREDIT_BYTES_FIELD_NUMBER: builtins.int
     session_id: builtins.str
     model: builtins.str
     """The target that answers."""
@@ -66,9 +67,11 @@ class Opened(google.protobuf.message.Message):
     max_new_tokens: builtins.int
     """The limit in force."""
     credit_pieces: builtins.int
-    """How many draft pieces beyond the committed text the verifier will hold at first.
-    Field 7 is kept for the token that a resume will need.
+    """How many draft pieces beyond the committed text the verifier will hold at first, and how many
+    bytes of text they may have.
     """
+    credit_bytes: builtins.int
+    """Field 7 is kept for the token that a resume will need."""
     def __init__(
         self,
         *,
@@ -78,8 +81,9 @@ class Opened(google.protobuf.message.Message):
         prompt_tokens: builtins.int = ...,
         max_new_tokens: builtins.int = ...,
         credit_pieces: builtins.int = ...,
+        credit_bytes: builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["credit_pieces", b"credit_pieces", "max_new_tokens", b"max_new_tokens", "model", b"model", "prompt_tokens", b"prompt_tokens", "seed", b"seed", "session_id", b"session_id"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["credit_bytes", b"credit_bytes", "credit_pieces", b"credit_pieces", "max_new_tokens", b"max_new_tokens", "model", b"model", "prompt_tokens", b"prompt_tokens", "seed", b"seed", "session_id", b"session_id"]) -> None: ...
 
 global___Opened = Opened
 
@@ -157,7 +161,7 @@ class GenerationStats(google.protobuf.message.Message):
     DRAFT_ROUNDS_FIELD_NUMBER: builtins.int
     DRAFTED_TOKENS_FIELD_NUMBER: builtins.int
     ACCEPTED_TOKENS_FIELD_NUMBER: builtins.int
-    STALE_DRAFTS_FIELD_NUMBER: builtins.int
+    STALE_PIECES_FIELD_NUMBER: builtins.int
     TEXT_BYTES_FIELD_NUMBER: builtins.int
     PREFILL_MS_FIELD_NUMBER: builtins.int
     VERIFY_MS_FIELD_NUMBER: builtins.int
@@ -176,8 +180,8 @@ class GenerationStats(google.protobuf.message.Message):
     drafted_tokens: builtins.int
     """Draft tokens (in target ids) that the target checked, and those that it would have said itself."""
     accepted_tokens: builtins.int
-    stale_drafts: builtins.int
-    """Drafts that came too late, contradicted the committed text, or left a gap; dropped unread."""
+    stale_pieces: builtins.int
+    """Draft pieces that were dropped when they came: too late, contradicted, or hanging nowhere."""
     text_bytes: builtins.int
     """UTF-8 bytes of generated text."""
     prefill_ms: builtins.float
@@ -198,7 +202,7 @@ class GenerationStats(google.protobuf.message.Message):
         draft_rounds: builtins.int = ...,
         drafted_tokens: builtins.int = ...,
         accepted_tokens: builtins.int = ...,
-        stale_drafts: builtins.int = ...,
+        stale_pieces: builtins.int = ...,
         text_bytes: builtins.int = ...,
         prefill_ms: builtins.float = ...,
         verify_ms: builtins.float = ...,
@@ -208,6 +212,6 @@ class GenerationStats(google.protobuf.message.Message):
         sent_bytes: builtins.int = ...,
         received_bytes: builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["accepted_tokens", b"accepted_tokens", "completion_tokens", b"completion_tokens", "draft_ms", b"draft_ms", "draft_rounds", b"draft_rounds", "drafted_tokens", b"drafted_tokens", "prefill_ms", b"prefill_ms", "prompt_tokens", b"prompt_tokens", "received_bytes", b"received_bytes", "rounds", b"rounds", "sent_bytes", b"sent_bytes", "sent_pieces", b"sent_pieces", "stale_drafts", b"stale_drafts", "text_bytes", b"text_bytes", "verify_ms", b"verify_ms", "wait_ms", b"wait_ms"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["accepted_tokens", b"accepted_tokens", "completion_tokens", b"completion_tokens", "draft_ms", b"draft_ms", "draft_rounds", b"draft_rounds", "drafted_tokens", b"drafted_tokens", "prefill_ms", b"prefill_ms", "prompt_tokens", b"prompt_tokens", "received_bytes", b"received_bytes", "rounds", b"rounds", "sent_bytes", b"sent_bytes", "sent_pieces", b"sent_pieces", "stale_pieces", b"stale_pieces", "text_bytes", b"text_bytes", "verify_ms", b"verify_ms", "wait_ms", b"wait_ms"]) -> None: ...
 
 global___GenerationStats = GenerationStats

@@ -99,38 +99,44 @@ global___Open = Open
 
 @typing.final
 class Draft(google.protobuf.message.Message):
-    """Text that the assistant expects next.
+    """Text that the assistant expects next: pieces of a tree.
 
-    Offsets count UTF-8 bytes of the generated text, special tokens written out, the prompt not
-    counted. A draft whose base lies behind the committed text still holds when the committed text
-    since base is a prefix of it; when it contradicts, it is stale: dropped and counted, no error.
+    A piece hangs below a piece that was sent before, or at a place in the generated text. Offsets
+    count UTF-8 bytes of the generated text, special tokens written out, the prompt not counted. A
+    chain is the tree whose every piece hangs below the one before it. Nothing is sent twice: what was
+    sent stays until committed text decides it.
 
-    A draft without pieces that does not end the answer says that the assistant has nothing to add to
-    the text committed up to base: the verifier need not wait for a draft there.
+    One rule for pieces that come late, ahead, or that the verifier overtook: a piece stands as long
+    as all of its path agrees with the committed text. A verifier drops, and counts as stale, no error:
+    a piece that contradicts it, that hangs below a piece which was dropped or never came, at a base
+    beyond the committed text or too far back to be judged, that exceeds the credit, and one whose id
+    is not larger than all before it. What hangs below a dropped piece is dropped.
+
+    A draft without pieces says that the assistant has nothing to add to the text committed up to
+    base: the verifier need not wait for a draft there.
     """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
-    SEQ_FIELD_NUMBER: builtins.int
+    FIRST_PIECE_FIELD_NUMBER: builtins.int
     BASE_BYTES_FIELD_NUMBER: builtins.int
     PIECES_FIELD_NUMBER: builtins.int
-    ENDS_FIELD_NUMBER: builtins.int
-    seq: builtins.int
-    """Grows with every draft of a session; 0 is not used."""
+    first_piece: builtins.int
+    """The id of the first piece; the others count up. Ids start at 1 and grow with every piece of a
+    session.
+    """
     base_bytes: builtins.int
-    ends: builtins.bool
-    """The assistant thinks that the answer ends after these pieces."""
+    """Where pieces without a parent hang."""
     @property
     def pieces(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___DraftPiece]: ...
     def __init__(
         self,
         *,
-        seq: builtins.int = ...,
+        first_piece: builtins.int = ...,
         base_bytes: builtins.int = ...,
         pieces: collections.abc.Iterable[global___DraftPiece] | None = ...,
-        ends: builtins.bool = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["base_bytes", b"base_bytes", "ends", b"ends", "pieces", b"pieces", "seq", b"seq"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["base_bytes", b"base_bytes", "first_piece", b"first_piece", "pieces", b"pieces"]) -> None: ...
 
 global___Draft = Draft
 
@@ -142,19 +148,25 @@ class DraftPiece(google.protobuf.message.Message):
 
     TEXT_FIELD_NUMBER: builtins.int
     LOGPROB_FIELD_NUMBER: builtins.int
-    text: builtins.str
-    """Whole characters; empty while a character is unfinished."""
+    PARENT_FIELD_NUMBER: builtins.int
+    ENDS_FIELD_NUMBER: builtins.int
+    text: builtins.bytes
+    """Part of a UTF-8 text, which may begin or end inside a character; empty only where `ends`."""
     logprob: builtins.float
-    """The assistant's own natural log-probability of this piece.
-    Field 3 is kept for a parent index, so that drafts can become trees.
-    """
+    """The assistant's own natural log-probability of this piece, given what stands before it."""
+    parent: builtins.int
+    """The id of the piece below which this one hangs; 0: it hangs at the draft's base."""
+    ends: builtins.bool
+    """The assistant thinks that the answer ends here."""
     def __init__(
         self,
         *,
-        text: builtins.str = ...,
+        text: builtins.bytes = ...,
         logprob: builtins.float = ...,
+        parent: builtins.int = ...,
+        ends: builtins.bool = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["logprob", b"logprob", "text", b"text"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["ends", b"ends", "logprob", b"logprob", "parent", b"parent", "text", b"text"]) -> None: ...
 
 global___DraftPiece = DraftPiece
 
@@ -172,7 +184,7 @@ global___Close = Close
 class Verdict(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
-    DRAFT_SEQ_FIELD_NUMBER: builtins.int
+    NEWEST_PIECE_FIELD_NUMBER: builtins.int
     BASE_BYTES_FIELD_NUMBER: builtins.int
     TEXT_FIELD_NUMBER: builtins.int
     TOKEN_IDS_FIELD_NUMBER: builtins.int
@@ -181,9 +193,8 @@ class Verdict(google.protobuf.message.Message):
     LOGPROBS_FIELD_NUMBER: builtins.int
     CREDIT_PIECES_FIELD_NUMBER: builtins.int
     STEP_MS_FIELD_NUMBER: builtins.int
-    HELD_BYTES_FIELD_NUMBER: builtins.int
-    draft_seq: builtins.int
-    """The newest draft that this step checked; 0 when the target went on by itself."""
+    newest_piece: builtins.int
+    """The newest piece of the draft that this step checked; 0 when the target went on by itself."""
     base_bytes: builtins.int
     """Where `text` starts."""
     text: builtins.str
@@ -195,13 +206,11 @@ class Verdict(google.protobuf.message.Message):
     that may become a stop string held back until that is known.
     """
     credit_pieces: builtins.int
-    """How many draft pieces beyond the text committed here the verifier would welcome; 0: none."""
+    """How many draft pieces beyond the text committed here the verifier holds for this session at
+    most, those that it holds already included; 0: it wants none at present.
+    """
     step_ms: builtins.float
     """How long this step took."""
-    held_bytes: builtins.int
-    """How many draft bytes beyond the text committed here the verifier still holds: what it was
-    sent ahead and has not contradicted. 0 after a contradiction.
-    """
     @property
     def token_ids(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
         """The ids committed by this step."""
@@ -213,7 +222,7 @@ class Verdict(google.protobuf.message.Message):
     def __init__(
         self,
         *,
-        draft_seq: builtins.int = ...,
+        newest_piece: builtins.int = ...,
         base_bytes: builtins.int = ...,
         text: builtins.str = ...,
         token_ids: collections.abc.Iterable[builtins.int] | None = ...,
@@ -222,10 +231,9 @@ class Verdict(google.protobuf.message.Message):
         logprobs: collections.abc.Iterable[anydraft.v1.result_pb2.TokenLogprobs] | None = ...,
         credit_pieces: builtins.int = ...,
         step_ms: builtins.float = ...,
-        held_bytes: builtins.int = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["_user_text", b"_user_text", "user_text", b"user_text"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_user_text", b"_user_text", "base_bytes", b"base_bytes", "credit_pieces", b"credit_pieces", "draft_seq", b"draft_seq", "drafted_bytes", b"drafted_bytes", "held_bytes", b"held_bytes", "logprobs", b"logprobs", "step_ms", b"step_ms", "text", b"text", "token_ids", b"token_ids", "user_text", b"user_text"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["_user_text", b"_user_text", "base_bytes", b"base_bytes", "credit_pieces", b"credit_pieces", "drafted_bytes", b"drafted_bytes", "logprobs", b"logprobs", "newest_piece", b"newest_piece", "step_ms", b"step_ms", "text", b"text", "token_ids", b"token_ids", "user_text", b"user_text"]) -> None: ...
     def WhichOneof(self, oneof_group: typing.Literal["_user_text", b"_user_text"]) -> typing.Literal["user_text"] | None: ...
 
 global___Verdict = Verdict

@@ -20,6 +20,10 @@ class SessionCache(Protocol):
         """Forget all but the first `length` tokens; `length` is at most the present one. Also
         repairs what a forward that raised has left half written."""
 
+    def keep(self, length: int, slots: Sequence[int]) -> None:
+        """Forget all but the first `length` tokens and those at the places `slots` behind them,
+        which move up in that order. `slots` grow: 0 is the first token behind `length`."""
+
     def close(self) -> None:
         """Frees all memory, at once and without the garbage collector. Idempotent; a closed cache
         takes no more tokens."""
@@ -33,6 +37,11 @@ class Row:
     token_ids: Sequence[int]
     num_logits: int
     """How many of the last tokens need logits; 0 for all but the last chunk of a prompt."""
+    parents: Sequence[int] | None = None
+    """None: each token follows the one before it. Else, for each token, the index in this row of
+    the token that it follows, smaller than its own; -1 for what the cache holds. A token sees what
+    the cache holds, its ancestors in the row and itself, and its position is one behind its
+    parent's. The cache takes all of them, in the order of the row."""
 
 
 class ModelRunner(Protocol):
@@ -41,6 +50,10 @@ class ModelRunner(Protocol):
     @property
     def name(self) -> str:
         """How it runs the model, for people: "ragged" or "per-session"."""
+
+    @property
+    def takes_trees(self) -> bool:
+        """Whether rows may have `parents`."""
 
     def new_cache(self, max_tokens: int) -> SessionCache:
         """For a session that will never hold more than `max_tokens`; no memory is taken yet."""
