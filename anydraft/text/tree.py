@@ -118,9 +118,11 @@ class TextTree:
     def add(self, piece_id: int, parent_id: int, base_bytes: int, piece: Piece) -> Node | None:
         """Takes a piece in: below the piece `parent_id`, or, where that is 0, at `base_bytes` of
         the generated text. Returns its node; None when it was dropped, or is committed already."""
-        if piece_id <= self.newest or bool(piece.text) == piece.ends:
+        if piece_id <= self.newest:
             return None
         self.newest = piece_id
+        if bool(piece.text) == piece.ends:
+            return None
         parent = self._nodes.get(parent_id)
         start = self._start(parent_id, base_bytes) if parent is None else parent.end
         if start is None or not self._agrees(start, piece.text, piece.ends):
