@@ -31,6 +31,8 @@ class Branch:
     """Natural logarithm of how likely it and all before it on its path are."""
     ends: bool
     """The answer ends there."""
+    drafter: int = 0
+    """Who says so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +50,10 @@ class Candidate:
 class _Token:
     """A candidate in the making."""
 
-    reach: float = 0.0
     sources: set[int] = field(default_factory=set)
     """The branches in which it ends."""
+    reaches: dict[int, float] = field(default_factory=dict)
+    """How likely each drafter thinks it is."""
     children: dict[int, _Token] = field(default_factory=dict)
 
 
@@ -94,7 +97,7 @@ class DraftAligner:
 
         Every path is cut into tokens by itself, and common beginnings are merged. A token is
         reached when one of the branches in which it ends is: their likelihoods are added, since no
-        two of them are on one path.
+        two of them are on one path. Of several drafters that say the same, the surest counts.
         """
         alignment = _Alignment(self._tokenizer, self._units, committed_ids, pending, branches)
         alignment.run(end_id)
@@ -206,7 +209,8 @@ class _Alignment:
             child = token.children[token_id] = _Token()
         if source not in child.sources:
             child.sources.add(source)
-            child.reach += self._reaches[source]
+            drafter = self._branches[source].drafter
+            child.reaches[drafter] = child.reaches.get(drafter, 0.0) + self._reaches[source]
         return child
 
 
@@ -250,7 +254,8 @@ def _by_reach(root: _Token) -> list[Candidate]:
         nonlocal number
         for token_id, child in token.children.items():
             number += 1
-            heapq.heappush(heap, (-min(child.reach, most), number, token_id, parent, child))
+            reach = min(max(child.reaches.values()), most)
+            heapq.heappush(heap, (-reach, number, token_id, parent, child))
 
     push(root, 1.0, -1)
     while heap and len(candidates) < MAX_CANDIDATES:

@@ -107,7 +107,7 @@ def hostile_ids(address: str, prompt: str) -> list[int]:
         for response in VerificationServiceStub(channel).Verify(requests(), timeout=120):
             ids += response.verdict.token_ids
             if response.HasField("finished"):
-                assert response.finished.stats.stale_drafts > 0
+                assert response.finished.stats.stale_pieces > 0
         return ids
 
 
