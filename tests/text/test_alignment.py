@@ -225,3 +225,138 @@ def test_little_of_a_long_draft_is_encoded_whatever_it_says(tokenizer, unit, mon
     # A unit may be tried behind a window and several anchors.
     assert sum(encoded) <= 10 * (ALIGNED_BYTES + 600)
     assert len(candidates) <= MAX_CANDIDATES
+
+
+def paths_of(tokenizer, candidates):
+    """The text of each candidate's path, and that each is offered once, behind its parent."""
+    texts = []
+    for index, candidate in enumerate(candidates):
+        assert -1 <= candidate.parent < index
+        before, most = (
+            (b"", 1.0)
+            if candidate.parent < 0
+            else (texts[candidate.parent], candidates[candidate.parent].reach)
+        )
+        assert 0 <= candidate.reach <= most
+        texts.append(before + tokenizer.token_bytes(candidate.token_id))
+    assert len({(c.parent, c.token_id) for c in candidates}) == len(candidates)
+    reaches = [c.reach for c in candidates]
+    assert reaches == sorted(reaches, reverse=True)
+    return texts
+
+
+def trees(pieces):
+    """Branches in the order of their likelihood, some of two drafters."""
+    return st.lists(
+        st.tuples(pieces, st.integers(0, 9), st.floats(-3, 0), st.integers(0, 9)), max_size=24
+    ).map(_tree)
+
+
+def _tree(drawn):
+    branches = []
+    for text, back, logprob, kind in drawn:
+        parent = len(branches) - 1 - back if back < len(branches) else -1
+        while parent >= 0 and branches[parent].ends:
+            parent = branches[parent].parent
+        before = branches[parent].logprob if parent >= 0 else 0.0
+        drafter = branches[parent].drafter if parent >= 0 else kind % 2
+        ends = kind == 9
+        if text or ends:
+            text = b"" if ends else text
+            branches.append(Branch(text, parent, before + logprob, ends, drafter))
+    return branches
+
+
+def path_texts(branches):
+    texts = []
+    for branch in branches:
+        texts.append((texts[branch.parent] if branch.parent >= 0 else b"") + branch.text)
+    return texts
+
+
+running = st.sampled_from([b" the", b" target", b" tar", b"get", b"s", b".", b" ", b"\n", b" is"])
+anything = st.one_of(running, texts.map(str.encode), st.binary(max_size=3))
+
+
+@pytest.mark.parametrize("tokenizer", cases.ALL, indirect=True)
+@given(ids=texts, branches=trees(anything), cut=st.integers(0, 5))
+def test_each_path_of_candidates_says_what_a_path_of_branches_says(tokenizer, ids, branches, cut):
+    end_id = tokenizer.vocab_size + 7  # told apart from all others
+    ids = tokenizer.encode("x" + ids)
+    ids, pending = committed(tokenizer, ids[: max(len(ids) - cut, 1)])
+    candidates = DraftAligner(tokenizer).align(ids, pending, branches, end_id)
+    said = paths_of(tokenizer, candidates)
+    branch_texts = path_texts(branches)
+    endings = {text for text, branch in zip(branch_texts, branches, strict=True) if branch.ends}
+    for text, candidate in zip(said, candidates, strict=True):
+        if candidate.token_id == end_id:
+            assert pending + text in endings
+        else:
+            assert any(whole.startswith(pending + text) for whole in branch_texts)
+
+
+@pytest.mark.parametrize("tokenizer", cases.EXACT, indirect=True)
+@given(branches=trees(running))
+def test_all_paths_are_offered_and_as_likely_as_their_branches(tokenizer, branches):
+    """Of an exact tokenizer, as far as a call goes."""
+    ids = tokenizer.encode("The target")
+    candidates = DraftAligner(tokenizer).align(ids, b"", branches)
+    said = dict(zip(paths_of(tokenizer, candidates), candidates, strict=True))
+    texts = path_texts(branches)
+    if len(candidates) == MAX_CANDIDATES:
+        return
+    followed = {branch.parent for branch in branches if not branch.ends}
+    for index, branch in enumerate(branches):
+        if index not in followed and not branch.ends:
+            assert texts[index] in said
+            assert said[texts[index]].reach >= math.exp(branch.logprob) * (1 - 1e-9)
+
+
+def test_a_longer_path_wins_over_what_is_cut_short():
+    tokenizer = cases.load("gpt2")
+    ids = tokenizer.encode("The")
+    branches = [
+        Branch(b" tar", -1, math.log(0.9), False),
+        Branch(b"get", 0, math.log(0.6), False),
+        Branch(b"dy", 0, math.log(0.2), False),
+    ]
+    candidates = DraftAligner(tokenizer).align(ids, b"", branches)
+    texts = paths_of(tokenizer, candidates)
+    whole, other = (tokenizer.encode("The" + text)[len(ids) :] for text in (" target", " tardy"))
+    assert set(texts) == {
+        tokenizer.text_bytes(path[:n]) for path in (whole, other) for n in range(1, len(path) + 1)
+    }
+    first = next(c for c in candidates if c.parent < 0 and c.token_id == whole[0])
+    assert first.reach == pytest.approx(0.6 if whole[0] != other[0] else 0.9)
+
+
+def test_likelihoods_of_what_excludes_itself_are_added():
+    """Digits are tokens of their own where the assistant has numbers."""
+    tokenizer = cases.load("llama2_legacy")
+    ids = tokenizer.encode("The year")
+    branches = [
+        Branch(b" 12", -1, math.log(0.5), False),
+        Branch(b" 13", -1, math.log(0.3), False),
+        Branch(b" 12", -1, math.log(0.6), False, drafter=1),
+    ]
+    candidates = DraftAligner(tokenizer).align(ids, b"", branches)
+    by_text = dict(zip(paths_of(tokenizer, candidates), candidates, strict=True))
+    assert by_text[b" 1"].reach == pytest.approx(0.8)
+    assert by_text[b" 12"].reach == pytest.approx(0.6)
+    assert by_text[b" 13"].reach == pytest.approx(0.3)
+
+
+def test_what_was_encoded_once_is_not_encoded_again(monkeypatch):
+    """The tree of one step is nearly that of the next one."""
+    tokenizer = cases.load("gpt2")
+    aligner = DraftAligner(tokenizer)
+    ids = tokenizer.encode("The verifier checks")
+    branches = [Branch(b" every draft,", -1, -0.1, False)]
+    branches += [Branch(b" and" + b" commits" * n, 0, -0.2, False) for n in range(1, 9)]
+    before = aligner.align(ids, b"", branches)
+    encoded, encode = [], tokenizer.encode
+    monkeypatch.setattr(tokenizer, "encode", lambda text: encoded.append(text) or encode(text))
+    assert aligner.align(ids, b"", branches) == before
+    longer = [*branches, Branch(b" what", 3, -0.3, False)]
+    assert len(aligner.align(ids, b"", longer)) == len(before) + len(tokenizer.encode(" what"))
+    assert len(encoded) <= 3

@@ -334,7 +334,8 @@ def test_hostile_drafts_end_nothing_and_are_counted(
         seen = set()
         for index, token in enumerate(offer.tokens):
             assert token.parent < index
-            assert 0 <= token.reach <= (offer.tokens[token.parent].reach if index else 1)
+            most = 1.0 if token.parent < 0 else offer.tokens[token.parent].reach
+            assert 0 <= token.reach <= most
             assert (token.parent, token.token_id) not in seen
             seen.add((token.parent, token.token_id))
     assert sum(encoded) < 30_000
