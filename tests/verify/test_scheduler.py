@@ -127,9 +127,7 @@ def _tree(right: Sequence[int], mode: str, rng: random.Random) -> list[DraftToke
             raise ValueError(mode)
     in_order = sorted(paths, key=lambda path: (len(path), rng.random()))
     places = {path: place for place, path in enumerate(in_order)}
-    return [
-        DraftToken(path[-1], 0.9 ** len(path), places.get(path[:-1], -1)) for path in in_order
-    ]
+    return [DraftToken(path[-1], 0.9 ** len(path), places.get(path[:-1], -1)) for path in in_order]
 
 
 def reference(model: PreTrainedModel, prompt: Sequence[int]) -> list[int]:
