@@ -6,6 +6,7 @@ import itertools
 import random
 import threading
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 import torch
@@ -15,6 +16,7 @@ from anydraft.errors import AnydraftError, ResourceExhaustedError, UnavailableEr
 from tests import models_zoo
 from tests.greedy import decided_answer, generate
 from tests.sampled import decided_seeds
+from verify_node.draft_policy import DraftPolicy
 from verify_node.runners.proof import choose_runner
 from verify_node.sampling_settings import SamplingSettings
 from verify_node.scheduler import Scheduler, SchedulerLimits
@@ -82,6 +84,8 @@ class Reader:
         match self.mode:
             case "none" | "silent":
                 ids = []
+            case "all":
+                ids = self.truth[len(self.ids) :]
             case "right":
                 ids = right
             case "random":
@@ -311,13 +315,66 @@ def test_closing_ends_sessions_with_an_error() -> None:
     assert isinstance(start(target, [5, 6, 7], [], "none").error, UnavailableError)
 
 
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A wait would take a minute: waiting is said to have been paying."""
+    monkeypatch.setattr(DraftPolicy, "max_wait_ms", lambda _: 60_000.0)
+
+
+@pytest.mark.usefixtures("patient")
 def test_no_draft_is_waited_for_before_the_last_token() -> None:
-    """It is the target's own. A wait would take a minute here: steps are said to be that slow."""
-    model = models_zoo.build("llama")
-    slow = StepCost([(1, 60_000.0), (64, 60_000.0)])
-    target = Scheduler(choose_runner(model), slow, FACTS, SchedulerLimits(512, 1, 24))
+    """It is the target's own."""
+    target = scheduler_of(models_zoo.build("llama"))
     try:
-        reader = start(target, [5, 6, 7], [], "silent", new_tokens=2)
-        assert reader.done.wait(30)
+        assert start(target, [5, 6, 7], [], "silent", new_tokens=2).done.wait(30)
+        waiting = start(target, [5, 6, 7], [], "silent", new_tokens=3)
+        assert not waiting.done.wait(0.3)
     finally:
         target.close()
+
+
+@pytest.mark.usefixtures("patient")
+def test_no_draft_is_waited_for_beside_other_sessions() -> None:
+    target = scheduler_of(models_zoo.build("llama"))
+    try:
+        waiting = start(target, [5, 6, 7], [], "silent", new_tokens=300)
+        while not waiting.ids:
+            assert not waiting.done.wait(0.01)
+        assert start(target, [5, 6, 9], [], "none", new_tokens=60).done.wait(30)
+        num_beside = len(waiting.ids)
+        assert 50 <= num_beside < 300
+        # Alone again, it waits; whoever says that no draft will come is not waited for.
+        assert not waiting.done.wait(0.3)
+        waiting.session.expect_drafts(False)
+        assert waiting.done.wait(30)
+    finally:
+        target.close()
+
+
+def test_a_draft_that_holds_is_used_on_when_no_new_one_comes() -> None:
+    """One offer for the whole answer: what is left of it after a step is checked in the next."""
+    model = models_zoo.build("llama")
+    truth = reference(model, [5, 6, 7])
+    target = scheduler_of(model, max_step_tokens=8)
+
+    class Once(Reader):
+        def commit(self, block: Block) -> Commit:
+            kept = super().commit(block)
+            first = len(self.blocks) == 1
+            return kept if first else replace(kept, offer=None)
+
+    try:
+        request = TargetRequest((5, 6, 7), NEW_TOKENS, GREEDY, (), None, True)
+        readers: list[Reader] = []
+
+        def listen(session: TargetSession) -> Reader:
+            readers.append(Once(session, truth, "all", NEW_TOKENS))
+            return readers[0]
+
+        target.open(request, listen)
+        assert readers[0].done.wait(30)
+    finally:
+        target.close()
+    assert readers[0].ids == truth
+    assert [len(block.token_ids) for block in readers[0].blocks] == [1, 8, 8, 8, 8, 7]
+    assert {block.newest_piece for block in readers[0].blocks[1:]} == {1}
