@@ -9,7 +9,8 @@ only how many tokens one forward yields (exact match as in Timor et al., arXiv 2
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -47,27 +48,39 @@ def accept(
     that repairs logits hides it only where nothing is drafted. Raises InvalidRequestError as
     `choose` does.
     """
-    # A NaN is larger than anything to these, so the largest logit of a position tells.
-    best_ids: list[int] | None = None
-    if chooser.is_plain_greedy:
-        largest, best = logits.max(dim=-1)
-        best_ids = best.tolist()
-    else:
-        largest = logits.amax(dim=-1)
+    best_at = _best_at(logits)
     repairs = chooser.repairs_logits and not draft_ids
-    is_sound = [True] * len(logits) if repairs else largest.isfinite().tolist()
     index_of = {edge: i for i, edge in enumerate(zip(parents, draft_ids, strict=True))}
     answer, path = list(answer_ids), []
     reached: int | None = -1
     while reached is not None:
         position = reached + 1
-        if not is_sound[position]:
+        best_id, largest = best_at(position)
+        if not (repairs or math.isfinite(largest)):
             raise logits_not_finite(len(answer))
-        if best_ids is None:
-            answer.append(chooser.choose(logits[position], answer))
+        if chooser.is_plain_greedy:
+            answer.append(best_id)
         else:
-            answer.append(best_ids[position])
+            answer.append(chooser.choose(logits[position], answer))
         reached = index_of.get((reached, answer[-1]))
         if reached is not None:
             path.append(reached)
     return Accepted(answer[len(answer_ids) :], path)
+
+
+def _best_at(logits: torch.Tensor) -> Callable[[int], tuple[int, float]]:
+    """The id with the largest logit, the lowest of several, and that logit, for a position. A NaN
+    counts as larger than anything."""
+    if logits.device.type == "cpu":
+        # Only where the walk comes by: most branches are never looked at. numpy's search takes a
+        # tenth of the time of torch's.
+        rows = logits.numpy()
+
+        def on_cpu(position: int) -> tuple[int, float]:
+            best_id = int(rows[position].argmax())
+            return best_id, float(rows[position, best_id])
+
+        return on_cpu
+    # All at once: each reading back waits for the device.
+    largest, ids = (values.tolist() for values in logits.max(dim=-1))
+    return lambda position: (ids[position], largest[position])

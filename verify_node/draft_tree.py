@@ -6,7 +6,6 @@ Trees are those of `Offer`: a token names its parent by index, and comes behind 
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Sequence
-from dataclasses import replace
 
 from verify_node.target import DraftToken
 
@@ -41,21 +40,28 @@ def behind(tokens: Draft, committed_ids: Sequence[int]) -> Draft:
             kept.add(index)
     scale = tokens[root].reach
     return tuple(
-        replace(token, reach=min(token.reach / scale, 1.0) if scale > 0 else 0.0)
+        DraftToken(
+            token.token_id, min(token.reach / scale, 1.0) if scale > 0 else 0.0, token.parent
+        )
         for token in part(tokens, sorted(kept))
     )
 
 
 def part(tokens: Draft, indices: Sequence[int]) -> Draft:
     """The tokens at `indices`, which grow; one whose parent is not among them becomes a root."""
+    if indices and len(indices) == indices[-1] + 1:
+        return tokens[: len(indices)]
     place = {index: at for at, index in enumerate(indices)}
     return tuple(
-        replace(tokens[index], parent=place.get(tokens[index].parent, -1)) for index in indices
+        DraftToken(token.token_id, token.reach, place.get(token.parent, -1))
+        for token in map(tokens.__getitem__, indices)
     )
 
 
 def within_depth(tokens: Draft, most: int) -> list[int]:
     """Indices of the tokens whose paths have at most that many tokens."""
+    if most >= len(tokens):
+        return list(range(len(tokens)))
     depths: list[int] = []
     for token in tokens:
         depths.append(depths[token.parent] + 1 if token.parent >= 0 else 1)

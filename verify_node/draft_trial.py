@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from statistics import fmean, stdev
 
 _WINDOW_ROUNDS = 48
 """Rounds with drafts that are judged together, the newest: most of a usual answer, as one round
@@ -79,7 +78,7 @@ class DraftTrial:
     def _judge_pause(self) -> None:
         if len(self._without) < _PROBE_ROUNDS:
             return
-        self._alone = fmean(self._without)
+        self._alone = sum(self._without) / len(self._without)
         self._alone_holds = _WINDOW_ROUNDS
         if not self._is_useless() and not self._loses():
             self._switch(drafts_wanted=True)
@@ -91,12 +90,17 @@ class DraftTrial:
             self._switch(drafts_wanted=True)
 
     def _is_useless(self) -> bool:
-        return len(self._checked) >= self._min_rounds and fmean(self._checked) < _LEAST_GAIN
+        num_checked = len(self._checked)
+        return num_checked >= self._min_rounds and sum(self._checked) < _LEAST_GAIN * num_checked
 
     def _loses(self) -> bool:
         """Whether drafting costs time, beyond one standard error of what it saves in a round."""
         saved = [(1 + accepted) * self._alone - steps for accepted, steps in self._with]
-        return fmean(saved) + stdev(saved) / math.sqrt(len(saved)) < 0
+        mean = sum(saved) / len(saved)
+        if mean >= 0:
+            return False
+        variance = sum((s - mean) ** 2 for s in saved) / (len(saved) - 1)
+        return mean + math.sqrt(variance / len(saved)) < 0
 
     def _switch(self, *, drafts_wanted: bool) -> None:
         self.drafts_wanted = drafts_wanted

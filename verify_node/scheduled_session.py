@@ -85,11 +85,16 @@ class ScheduledSession:
         self, token_ids: Sequence[int], num_cached: int, slots: Sequence[int], now: float
     ) -> None:
         """The answer grew by `token_ids`. The cache keeps its first `num_cached` tokens and those
-        that the step has put at `slots` behind them. Of the draft, what follows is still held."""
+        that the step has put at `slots` behind them. No draft is held any more."""
         self.answer_ids.extend(token_ids)
         self.cache.keep(num_cached, slots)
-        self.draft = behind(self.draft, token_ids)
+        self.draft = ()
         self.ready_at = now
+
+    def go_on_with(self, draft: Draft, committed_ids: Sequence[int]) -> None:
+        """Nothing new is offered behind the last commit, of these ids: what is left there of the
+        draft of before is held on."""
+        self.draft = behind(draft, committed_ids)
 
     def go_on_without_draft(self, num_cached: int, now: float) -> None:
         """The logits of a step were not finite, and it checked a draft: the next token is decided

@@ -285,13 +285,11 @@ class Scheduler:
         # The target's own token is cached by the next step.
         num_uncached = planned.num_tokens - len(draft)
         slots = [*range(num_uncached), *(num_uncached + index for index in path)]
-        session.commit(
-            block.token_ids[: kept.num_tokens],
-            num_before,
-            slots[: num_uncached + kept.num_tokens - 1],
-            now,
-        )
-        if kept.offer is not None:
+        kept_ids, held = block.token_ids[: kept.num_tokens], session.draft
+        session.commit(kept_ids, num_before, slots[: num_uncached + len(kept_ids) - 1], now)
+        if kept.offer is None:
+            session.go_on_with(held, kept_ids)
+        else:
             session.take(kept.offer, self._facts.vocabulary_size)
 
     def _fail(self, handle: SessionHandle, error: BaseException) -> None:
