@@ -28,7 +28,8 @@ class DraftingLoop:
     verifier said; `run` drafts and sends; `close` in the end, whether or not it ran.
 
     Each pass begins by hearing what has come by then, on the drafting thread, to which tree and
-    stream belong from the moment when the pass is asked for until it is done.
+    stream belong from the moment when the pass is asked for until it is done: with many sessions a
+    pass may wait for longer than a verdict stays the newest.
     """
 
     def __init__(
@@ -92,7 +93,7 @@ class DraftingLoop:
         """Sends what is due while the next pass runs. False when nobody listens any more."""
         self._hear()
         draft = self._due()
-        grown = self._worker.submit(self._grow, self._stream.worth) if self._may_grow() else None
+        grown = self._worker.submit(self._worth, self._grow) if self._may_grow() else None
         listens = draft is None or await self._send_draft(draft)
         if grown is not None:
             self.draft_ms += await grown
@@ -110,9 +111,16 @@ class DraftingLoop:
         if self._may_grow():
             self._stream.grow(self._tree, self._room())
 
+    def _worth(self) -> float:
+        """Of the pass that is asked for, by what has come until now."""
+        if self._closed:
+            return 1.0
+        self._hear()
+        return self._stream.worth(self._tree) if self._may_grow() else 1.0
+
     def _hear(self) -> None:
         while self._verdicts:
-            verdict = self._verdicts.popleft()
+            verdict = self._verdicts[0]
             if verdict.base_bytes != self._tree.committed_bytes:
                 raise InternalError(
                     f"A verdict begins at byte {verdict.base_bytes}, but "
@@ -123,6 +131,8 @@ class DraftingLoop:
             self._tree.commit(verdict.text.encode())
             self._outbox.forget_decided()
             self._stream.commit(verdict.text)
+            # Only now: what went wrong with it must not be forgotten by a pass that asks again.
+            self._verdicts.popleft()
 
     def _due(self) -> Draft | None:
         """What to send now, if anything."""

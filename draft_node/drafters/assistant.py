@@ -87,19 +87,27 @@ class AssistantStream:
         self._root: Root | None = None
         self._branches: dict[Node, Branch] = {}
         self.idle = drafter.waits_for_text
-        self.worth = 1.0
 
     def commit(self, text: str) -> None:
         self._unmirrored += text
         self._unfollowed += text
-        self.idle, self.worth = False, 1.0
+        self.idle = False
 
     def close(self) -> None:
         self._state.close()
 
+    def worth(self, tree: TextTree) -> float:
+        self._follow()
+        if self._root is not None:
+            best = next(self._unexpanded(self._root, tree), None)
+            return math.exp(best.logprob) if best else 0.0
+        # Of passes that read, only the last gives pieces.
+        num_ids = len(self._trunk) - self._state.length
+        return 1 / max(-(-num_ids // self._engine.chunk_tokens), 1)
+
     def grow(self, tree: TextTree, limit: int) -> None:
-        if self._mirror is None or self._unfollowed:
-            self._follow()
+        self._follow()
+        self._catch_up()
         try:
             if self._root is None:
                 self._read(tree, limit)
@@ -107,22 +115,26 @@ class AssistantStream:
                 self._expand(self._root, tree, limit)
         except ContextFullError:
             self.idle = True
-        if not self.idle:
-            self._look_ahead(tree)
+        if self._root is not None:
+            self.idle = self.idle or next(self._unexpanded(self._root, tree), None) is None
 
     def _follow(self) -> None:
-        """Moves the root along text that was drafted; makes a new one where it was not."""
-        data, self._unfollowed = self._unfollowed.encode(), ""
-        if self._root is not None and not self._is_nearly_full(len(self._trunk)):
-            self._root = follow(self._root, data)
-        else:
-            self._root = None
-        if self._root is None:
-            self._branches.clear()
-            self._encode_committed_text()
+        """Moves the root along text that was drafted; there is none where it was not."""
+        if not self._unfollowed:
             return
-        self._branches = {branch.node: branch for branch in self._root.branches()}
-        if behind := self._root.ids:
+        data, self._unfollowed = self._unfollowed.encode(), ""
+        root, self._root = self._root, None
+        if root is not None and not self._is_nearly_full(self._state.length + len(root.ids)):
+            self._root = follow(root, data)
+        branches = self._root.branches() if self._root is not None else ()
+        self._branches = {branch.node: branch for branch in branches}
+
+    def _catch_up(self) -> None:
+        """The engine's trunk follows the root; where there is none, the committed text."""
+        if self._root is None:
+            if self._mirror is None or self._unmirrored:
+                self._encode_committed_text()
+        elif behind := self._root.ids:
             held = self._state.advance(tuple(behind))
             self._trunk += behind[:held]
             del behind[:held]
@@ -169,13 +181,6 @@ class AssistantStream:
             places, self._state.expand([p.path for p in places]), strict=True
         ):
             limit -= self._hang(place.of, place.node, place.logprob, choices, tree, limit)
-
-    def _look_ahead(self, tree: TextTree) -> None:
-        if self._root is None:
-            self.worth = 0.0
-            return
-        best = next(self._unexpanded(self._root, tree), None)
-        self.idle, self.worth = best is None, math.exp(best.logprob) if best else 0.0
 
     def _unexpanded(self, root: Root, tree: TextTree) -> Iterator[_Place]:
         """By falling probability."""

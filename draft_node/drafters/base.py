@@ -19,13 +19,12 @@ class DraftStream(Protocol):
     def idle(self) -> bool:
         """Whether `grow` has nothing more to do until the next `commit`."""
 
-    @property
-    def worth(self) -> float:
-        """How much the next `grow` is worth, beside those of other sessions: the chance that what
-        it adds follows on what will be committed, 0 to 1."""
-
     def commit(self, text: str) -> None:
         """Text was committed, after the tree has heard of it; empty when only room was made."""
+
+    def worth(self, tree: TextTree) -> float:
+        """What the next `grow` is worth beside those of other sessions: the chance that what it
+        adds lies on the way of the answer, 0 to 1. Asked on the drafting thread."""
 
     def grow(self, tree: TextTree, limit: int) -> None:
         """One pass: hangs at most `limit` new pieces, `limit >= 1`, below the committed text or

@@ -37,13 +37,12 @@ class CombinedStream:
     def idle(self) -> bool:
         return self._lookup.idle and (self._lookup.is_sure or self._assistant.idle)
 
-    @property
-    def worth(self) -> float:
-        return self._assistant.worth if self._lookup.idle else self._lookup.worth
-
     def commit(self, text: str) -> None:
         self._lookup.commit(text)
         self._assistant.commit(text)
+
+    def worth(self, tree: TextTree) -> float:
+        return (self._assistant if self._lookup.idle else self._lookup).worth(tree)
 
     def grow(self, tree: TextTree, limit: int) -> None:
         if not self._lookup.idle:

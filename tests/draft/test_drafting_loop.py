@@ -222,11 +222,13 @@ class Failing:
 
     description = "failing"
     idle = False
-    worth = 1.0
     left = 2
 
     def open(self, prompt: Prompt) -> Failing:
         return self
+
+    def worth(self, tree: TextTree) -> float:
+        return 1.0
 
     def grow(self, tree: TextTree, limit: int) -> None:
         if not self.left:

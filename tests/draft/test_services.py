@@ -215,7 +215,6 @@ class Odd:
 
     description = "odd"
     idle = False
-    worth = 1.0
 
     def __init__(self, act: Callable[[], Piece], *, at_open: bool = False) -> None:
         self.act = act
@@ -225,6 +224,9 @@ class Odd:
         if self.at_open:
             self.act()
         return self
+
+    def worth(self, tree: TextTree) -> float:
+        return 1.0
 
     def grow(self, tree: TextTree, limit: int) -> None:
         tree.hang(self.act())

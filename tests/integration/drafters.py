@@ -25,12 +25,14 @@ class KnowingDrafter:
 
 class _KnowingStream:
     idle = False
-    worth = 1.0
 
     def __init__(self, drafter: KnowingDrafter, truth: str) -> None:
         self._drafter = drafter
         self._truth = truth.encode()
         self._tip: Node | None = None
+
+    def worth(self, tree: TextTree) -> float:
+        return 1.0
 
     def grow(self, tree: TextTree, limit: int) -> None:
         del limit
@@ -58,10 +60,12 @@ class RandomStream:
     """Bytes out of nowhere, anywhere in the tree, sure of themselves."""
 
     idle = False
-    worth = 1.0
 
     def __init__(self, seed: int) -> None:
         self._random = random.Random(seed)
+
+    def worth(self, tree: TextTree) -> float:
+        return 1.0
 
     def grow(self, tree: TextTree, limit: int) -> None:
         held = [held.node for held in tree.best_first() if not held.node.ends]
