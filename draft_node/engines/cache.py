@@ -60,8 +60,8 @@ class Cache(Protocol):
     """Slots filled; the owner lowers it to drop what lies behind, `run` raises it."""
 
     def run(self, work: Pass) -> Array:
-        """Computes one pass; returns logits, [len(work.wanted), vocabulary] float32, and leaves
-        `length` as it was when it fails."""
+        """Computes one pass; returns logits, [len(work.wanted), vocabulary] float32, valid until
+        the next pass. Leaves `length` as it was when it fails."""
 
     def close(self) -> None:
         """Frees the memory, whoever still refers to this object. It is not used again."""

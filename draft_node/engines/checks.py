@@ -96,16 +96,15 @@ def trees_hold(
     open_chain: Callable[[], Cache],
     open_tree: Callable[[], TreeCache],
     vocab_size: int,
-    trunk_tokens: int = 16,
 ) -> bool:
     """Whether branches that are computed side by side are what they are one by one.
 
     Two branches fork and grow behind a trunk; then the second becomes the trunk, so that what is
-    kept changes its place, and grows once more. Sliding layers are proven where the trunk is longer
-    than their window.
+    kept changes its place, and grows once more. Sliding layers are proven where that is more than
+    they see.
     """
-    ids = [(29 * k + 11) % vocab_size for k in range(trunk_tokens + 6)]
-    trunk, (a, b, c, d, e, f) = ids[:trunk_tokens], ids[trunk_tokens:]
+    ids = [(29 * k + 11) % vocab_size for k in range(22)]
+    trunk, (a, b, c, d, e, f) = ids[:16], ids[16:]
     end = len(trunk)
     forks = TreePlaces(end, [end, end], [[end], [end + 1]])
     grown = TreePlaces(
@@ -117,10 +116,10 @@ def trees_hold(
     try:
         with closing(open_tree()) as tree:
             tree.run(Pass(trunk, []))
-            found = [*tree.run(Pass([a, b], [0, 1], forks))]
-            found += [*tree.run(Pass([c, d, e], [0, 1, 2], grown))]
+            found = [*tree.run(Pass([a, b], [0, 1], forks)).copy()]
+            found += [*tree.run(Pass([c, d, e], [0, 1, 2], grown)).copy()]
             tree.move([end + 1, end + 3, end + 4], end)
-            found += [*tree.run(Pass([f], [0], last))]
+            found += [*tree.run(Pass([f], [0], last)).copy()]
     except Exception as error:  # whatever an engine raises for what it cannot compute
         logger.info("this assistant drafts chains: a tree failed with %s", error)
         return False

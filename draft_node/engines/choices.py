@@ -17,7 +17,7 @@ NO_CHOICES = Choices((), ())
 
 
 def best_choices(logits: np.ndarray[Any, Any], id_limit: int | None = None) -> Choices:
-    """What one row of logits, [vocabulary], says is likely; ids from `id_limit` on do not exist.
+    """What a row of logits, [vocabulary], says is likely; of equals any. No ids from `id_limit` on.
 
     Empty where one is not a number, or infinite: the engine overflowed. (Minus infinity is what an
     engine says of ids that it never wants.)
@@ -29,8 +29,7 @@ def best_choices(logits: np.ndarray[Any, Any], id_limit: int | None = None) -> C
         return NO_CHOICES
     candidates = _candidates(row)
     values = row[candidates]
-    # By value, then by id, so that equal logits have one order.
-    order = np.lexsort((candidates, -values))[:MAX_CHOICES]
+    order = np.argsort(-values, kind="stable")[:MAX_CHOICES]
     best, values = candidates[order], values[order]
     best = best[np.isfinite(values)]
     logprobs = row[best].astype(np.float64) - float(values[0]) - np.log(total)

