@@ -142,13 +142,15 @@ def _load_onnx(model: str, settings: DraftSettings) -> tuple[AssistantEngine, Te
     files = resolve_assistant_files(
         model, precision=settings.precision, trust_remote_code=settings.trust_remote_code
     )
+    tokenizer = TextTokenizer.from_folder(files.folder)
     engine = OnnxEngine(
         files.folder,
         decoder=files.onnx_file,
         precision=settings.precision,
         threads=settings.threads,
+        id_limit=tokenizer.id_limit,
     )
-    return engine, TextTokenizer.from_folder(files.folder)
+    return engine, tokenizer
 
 
 def _load_torch(model: str, settings: DraftSettings) -> tuple[AssistantEngine, TextTokenizer]:
@@ -166,13 +168,14 @@ def _load_torch(model: str, settings: DraftSettings) -> tuple[AssistantEngine, T
     has_gpu = torch.cuda.is_available()
     device_map = settings.device_map or ("auto" if has_gpu else "cpu")
     require_device(device_map)
-    loaded, tokenizer = load_dense(
+    loaded, files = load_dense(
         resolve_model(model),
         "auto" if device_map != "cpu" else torch.float32,
         device_map,
         trust_remote_code=settings.trust_remote_code,
     )
-    return TorchEngine(loaded), TextTokenizer.from_transformers(tokenizer)
+    tokenizer = TextTokenizer.from_transformers(files)
+    return TorchEngine(loaded, id_limit=tokenizer.id_limit), tokenizer
 
 
 def _missing_package(name: str, extra: str) -> FailedPreconditionError:
