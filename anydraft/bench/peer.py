@@ -118,8 +118,8 @@ def _serve(args: argparse.Namespace) -> int:
     if args.threads is not None:
         torch.set_num_threads(args.threads)
     with _Server(Peer(args.target, args.assistant, args.dtype)) as server:
-        host, port = server.server_address[:2]
-        print(f"ready on {host}:{port}", file=sys.stderr, flush=True)  # noqa: T201
+        port = server.socket.getsockname()[1]
+        print(f"ready on 127.0.0.1:{port}", file=sys.stderr, flush=True)  # noqa: T201
         server.serve_forever()
     return 0
 

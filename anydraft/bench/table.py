@@ -11,13 +11,12 @@ from anydraft.bench.figures import Figures
 if TYPE_CHECKING:
     from rich.console import Console
 
-_COLUMNS = ("", "gain", "90 %", "least", "alone", "assisted", "a step", "kept", "bound", "first")
+_COLUMNS = ("", "gain", "90 %", "least", "a step", "kept", "bound", "first")
 _LEGEND = (
     "gain: tokens per second over those of the target alone, whole answers; 90 %: its range by "
-    "resampling prompts; least: of any prompt; alone, assisted: tokens per second; a step: tokens "
-    "that each step gave; kept: share of the checked draft tokens; bound: share of the gain that "
-    "so many tokens a step could bring; first: time to the first token, in units of the target "
-    "alone's."
+    "resampling prompts; least: of any prompt; a step: tokens that each step gave; kept: share of "
+    "the checked draft tokens; bound: share of the gain that so many tokens a step could bring; "
+    "first: time to the first token, in units of the target alone's."
 )
 
 
@@ -30,10 +29,11 @@ def show_row(console: Console, figures: Figures) -> None:
     for name in _COLUMNS:
         table.add_column(name, justify="right", no_wrap=True)
     for category, of_category in figures["categories"].items():
-        table.add_row(category, *_cells(of_category, None, None))
-    rates = [_rate(figures, arm) for arm in (TARGET_ONLY, ASSISTED)]
-    table.add_row("all", *_cells(figures, *rates), style="bold")
+        table.add_row(category, *_cells(of_category))
+    table.add_row("all", *_cells(figures), style="bold")
     console.print(table, crop=False)
+    alone, assisted = (_number(_rate(figures, arm), 1) for arm in (TARGET_ONLY, ASSISTED))
+    console.print(f"Tokens per second: {alone} alone, {assisted} assisted.", soft_wrap=True)
     console.print(_round_of(figures), soft_wrap=True)
     console.print(_ids_of(figures), soft_wrap=True)
     if figures.get("peer_gain"):
@@ -74,15 +74,13 @@ def _rate(figures: Figures, arm: str) -> float | None:
     return rate
 
 
-def _cells(figures: Figures, alone: float | None, assisted: float | None) -> Sequence[str]:
+def _cells(figures: Figures) -> Sequence[str]:
     spread = figures["gain_spread"]
     acceptance, bound = figures["acceptance"], figures["share_of_bound"]
     return [
         _number(figures["gain"]),
         f"{spread['low']:.2f}-{spread['high']:.2f}" if spread else "",
         _number(figures["smallest_gain"]),
-        _number(alone, 1),
-        _number(assisted, 1),
         _number(figures["tokens_per_step"]),
         "" if acceptance is None else f"{acceptance:.0%}",
         "" if bound is None else f"{bound:.0%}",

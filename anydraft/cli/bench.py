@@ -20,6 +20,7 @@ from anydraft.extras import missing_package
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from anydraft.bench.arms import Arm
     from anydraft.bench.runs import Outcome
     from anydraft.bench.tasks import Task
 
@@ -151,14 +152,12 @@ def _recorded(args: argparse.Namespace, folder: Path) -> Recorded | None:
     return Recorded(args.answers, choices)
 
 
-def _peers(args: argparse.Namespace, stack: ExitStack) -> Sequence[Any]:
+def _peers(args: argparse.Namespace, stack: ExitStack) -> Sequence[Arm]:
     if not args.peers:
         return ()
     from anydraft.bench.peer_arms import peer_arms
 
-    return peer_arms(
-        args.target, args.assistant, args.dtype, args.target_threads, args.target_cores, stack
-    )
+    return peer_arms(pair_of(args), stack)
 
 
 def _pair_facts(args: argparse.Namespace) -> dict[str, object]:
