@@ -101,13 +101,14 @@ class _Line:
                     self._sink.sendall(data)
                 except OSError:
                     is_open = False  # reads on, so that the reader finds the end
-                    _shut(self._source)
-        _shut(self._sink)
+                    _shut(self._source, socket.SHUT_RDWR)
+        # The other direction may still have something to say.
+        _shut(self._sink, socket.SHUT_WR)
 
 
-def _shut(end: socket.socket) -> None:
+def _shut(end: socket.socket, how: int) -> None:
     with suppress(OSError):
-        end.shutdown(socket.SHUT_RDWR)
+        end.shutdown(how)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -11,6 +11,7 @@ from typing import TypeVar
 
 from anydraft.bench.arms import Answer, Arm
 from anydraft.bench.tasks import Task
+from anydraft.errors import AnydraftError
 
 _T = TypeVar("_T")
 
@@ -124,9 +125,12 @@ async def _go(arm: Arm, tasks: Sequence[Task], sessions: int) -> tuple[list[Answ
             answers[index] = await arm.ask(task)
         first_idle_at_s.append(asyncio.get_running_loop().time())
 
-    async with asyncio.TaskGroup() as group:
-        for _ in range(sessions):
-            group.create_task(session())
+    try:
+        async with asyncio.TaskGroup() as group:
+            for _ in range(sessions):
+                group.create_task(session())
+    except* AnydraftError as errors:
+        raise errors.exceptions[0] from None
     found = [answer for answer in answers if answer is not None]
     return found, busy_stretch(found, min(first_idle_at_s))
 
