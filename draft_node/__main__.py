@@ -135,10 +135,11 @@ def _run(argv: Sequence[str] | None) -> int:
         word = args.unexpected[0]
         commands.error(f"{word!r} belongs to no flag: the assistant is given as --model {word}")
     set_up_logging(args.log_level)
-    return end_process(asyncio.run(_serve(_settings(args), args)))
+    return end_process(asyncio.run(_serve(settings_of(args), args)))
 
 
-def _settings(args: argparse.Namespace) -> DraftSettings:
+def settings_of(args: argparse.Namespace) -> DraftSettings:
+    """What flags of `parser` ask for."""
     from draft_node.load import DraftSettings
 
     return DraftSettings(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,6 +21,8 @@ from draft_node.drafting_loop import DEFAULT_MAX_DRAFT
 if TYPE_CHECKING:
     from anydraft.text.tokenizer import TextTokenizer
     from draft_node.engines.base import AssistantEngine
+
+    EngineLoader = Callable[[str, "DraftSettings"], tuple[AssistantEngine, TextTokenizer]]
 
 MIN_CONTEXT_TOKENS = 64
 """A window that holds less is no context to draft from."""
@@ -90,8 +93,9 @@ class LoadedDrafter:
     """How it is run, for people."""
 
 
-def load_drafter(settings: DraftSettings) -> LoadedDrafter:
-    """Finds or fetches the assistant and loads it; may take minutes.
+def load_drafter(settings: DraftSettings, load_engine: EngineLoader | None = None) -> LoadedDrafter:
+    """Finds or fetches the assistant and loads it; may take minutes. `load_engine` does so in place
+    of what the settings name.
 
     Raises what `anydraft.models`, the engine and the tokenizer raise.
     """
@@ -99,7 +103,7 @@ def load_drafter(settings: DraftSettings) -> LoadedDrafter:
         return load_lookup(settings)
     if settings.model is None:
         raise _invalid("an assistant is needed: give one with --model")
-    load = _load_torch if settings.engine == "torch" else _load_onnx
+    load = load_engine or (_load_torch if settings.engine == "torch" else load_onnx)
     engine, tokenizer = load(settings.model, settings)
     assistant = AssistantDrafter(
         engine,
@@ -130,7 +134,8 @@ def _public_name(model: str) -> str:
     return path.resolve().name if path.exists() else model
 
 
-def _load_onnx(model: str, settings: DraftSettings) -> tuple[AssistantEngine, TextTokenizer]:
+def load_onnx(model: str, settings: DraftSettings) -> tuple[AssistantEngine, TextTokenizer]:
+    """Raises what `anydraft.models`, the engine and the tokenizer raise."""
     try:
         import onnxruntime  # noqa: F401
     except ImportError as error:

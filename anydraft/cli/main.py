@@ -23,6 +23,7 @@ EXIT_BROKEN_PIPE = 141
 # Each is a module of this package with `add_parser(subparsers)`, which sets `func`.
 _COMMANDS = {
     "demo": "run both nodes here and compare with the target alone",
+    "bench": "measure what drafting brings, with a real target or a simulated one",
     "generate": "answer one prompt",
     "chat": "talk with a model",
     "models": "list, download and convert models",

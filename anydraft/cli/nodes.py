@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import subprocess
 import sys
 import threading
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType, TracebackType
 from typing import NoReturn
@@ -40,7 +41,10 @@ def leaving_on_signals() -> Iterator[None]:
 class NodeProcess:
     """`python -m MODULE ARGS`, with its log read in the background. A context manager."""
 
-    def __init__(self, module: str, args: Sequence[str]) -> None:
+    def __init__(
+        self, module: str, args: Sequence[str], *, cores: Collection[int] | None = None
+    ) -> None:
+        """`cores`: the only ones that it may use (Linux); None leaves it those of this process."""
         self.module = module
         self._log: deque[str] = deque(maxlen=_TAIL_LINES)
         self._ready = threading.Event()
@@ -52,6 +56,9 @@ class NodeProcess:
             text=True,
             errors="replace",
         )
+        if cores is not None:
+            # It has not come to its threads yet, which will be kept to the same cores.
+            os.sched_setaffinity(self._process.pid, cores)
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
