@@ -16,7 +16,7 @@ MAX_CREDIT_PIECES = 128
 """Draft pieces that a session holds beyond its committed text: ten passes of a drafter, some 100 ms
 of drafting ahead, with a dozen pieces each."""
 MAX_CREDIT_BYTES = 4096
-_ALIGNED_BRANCHES = 64
+_ALIGNED_BRANCHES = 40
 """How many of the likeliest pieces are looked at: several times what a step checks."""
 _COPIED_PIECES = 12
 """Words that prompt lookup says at once."""
