@@ -16,10 +16,11 @@ MAX_CREDIT_PIECES = 128
 """Draft pieces that a session holds beyond its committed text: ten passes of a drafter, some 100 ms
 of drafting ahead, with a dozen pieces each."""
 MAX_CREDIT_BYTES = 4096
-_ALIGNED_BRANCHES = 64
-"""How many of the likeliest pieces are looked at: several times what a step checks."""
-_COPIED_PIECES = 12
-"""Words that prompt lookup says at once."""
+_LEAST_BRANCHES = 16
+_MOST_BRANCHES = 64
+"""How many of the likeliest pieces are looked at; in between, `_BRANCHES_PER_TOKEN` for each draft
+token that the target checked last time, since that is what it makes of its costs."""
+_BRANCHES_PER_TOKEN = 2
 _DRAFT_NODE, _LOOKUP = 0, 1
 
 
@@ -50,6 +51,7 @@ class SessionDraft:
         self._tree = TextTree(max_pieces=MAX_CREDIT_PIECES, max_bytes=MAX_CREDIT_BYTES)
         self._lookup = lookup
         self._copied: Sequence[Branch] = ()
+        self._looked_at = _LEAST_BRANCHES
         self.stale_pieces = 0
         """How many were dropped when they came."""
 
@@ -69,25 +71,26 @@ class SessionDraft:
         self.stale_pieces += len(draft.pieces) - taken
         return taken > 0
 
-    def commit(self, text: bytes) -> None:
-        """The announced text grew."""
+    def commit(self, text: bytes, num_checked: int) -> None:
+        """The announced text grew, in a step that checked so many draft tokens."""
+        looked_at = _LEAST_BRANCHES + _BRANCHES_PER_TOKEN * num_checked
+        self._looked_at = min(looked_at, _MOST_BRANCHES)
         self._tree.commit(text)
         if self._lookup is not None:
             self._lookup.commit(text)
-            copied = self._lookup.continuation(max_pieces=_COPIED_PIECES)
-            self._copied = _chain(copied, _LOOKUP)
+            self._copied = _chain(self._lookup.continuation(), _LOOKUP)
 
     def snapshot(self, num_committed: int, context: Sequence[int], pending: bytes) -> DraftSnapshot:
-        held = _likeliest(self._tree)
+        held = _likeliest(self._tree, self._looked_at)
         newest = self._tree.newest if held else 0
         copied = [_behind(branch, len(held)) for branch in self._copied]
         return DraftSnapshot(num_committed, context, pending, [*held, *copied], newest)
 
 
-def _likeliest(tree: TextTree) -> list[Branch]:
+def _likeliest(tree: TextTree, most: int) -> list[Branch]:
     branches: list[Branch] = []
     places: dict[Node, int] = {}
-    for held in islice(tree.best_first(), _ALIGNED_BRANCHES):
+    for held in islice(tree.best_first(), most):
         node = held.node
         parent = -1 if node.parent is None else places[node.parent]
         places[node] = len(branches)

@@ -123,6 +123,8 @@ class SessionText:
         """Bytes of committed ids that are not text yet."""
         self._draft = SessionDraft(lookup)
         self._alignment_due = False
+        self._is_offered = False
+        """Whether the target has something of the draft node for where the answer stands."""
         self._over = False
 
     # From the event loop.
@@ -130,6 +132,9 @@ class SessionText:
     def draft(self, draft: Draft) -> None:
         """A draft arrived. Stale pieces are counted, never an error; a draft without pieces says
         that nothing will come before the next verdict.
+
+        Where the target has a draft already it does not wait for more: what comes during its step
+        is aligned once, when the step is committed.
         """
         with self._lock:
             if self._over:
@@ -138,7 +143,8 @@ class SessionText:
                 if draft.base_bytes == self._draft.committed_bytes:
                     self._target.decline(len(self._ids) - self._num_prompt)
                 return
-            if not self._draft.take(draft) or self._alignment_due:
+            taken = self._draft.take(draft)
+            if not taken or self._alignment_due or self._is_offered:
                 return
             self._alignment_due = True
         self._align_aside(self._align_and_offer)
@@ -153,6 +159,7 @@ class SessionText:
             snapshot = self._snapshot()
         if (offer := self._aligned(snapshot)) is not None:
             self._target.offer(offer)
+            self._note(offer)
 
     # From the target's thread.
 
@@ -164,12 +171,14 @@ class SessionText:
         with self._lock:
             text = self._commit(block, cut)
             self._over = cut.reason is not None
-            self._alignment_due = False
+            self._alignment_due = self._is_offered = False
             snapshot = None if self._over else self._snapshot()
         self._on_event(text)
         if snapshot is None:
             return Commit(cut.num_tokens, cut.reason)
-        return Commit(cut.num_tokens, offer=self._aligned(snapshot))
+        if (offer := self._aligned(snapshot)) is not None:
+            self._note(offer)
+        return Commit(cut.num_tokens, offer=offer)
 
     def failed(self, error: AnydraftError) -> None:
         with self._lock:
@@ -212,7 +221,7 @@ class SessionText:
         drafted, text = "".join(cut.texts[:num_accepted]), "".join(cut.texts)
         self._ids.extend(token_ids)
         self._pending = self._answer.pending
-        self._draft.commit(text.encode())
+        self._draft.commit(text.encode(), block.num_drafted)
         self._count(block, cut.num_tokens, num_accepted)
         return TextBlock(
             newest_piece=block.newest_piece,
@@ -255,6 +264,11 @@ class SessionText:
         )
 
     # From either thread, without the lock.
+
+    def _note(self, offer: Offer) -> None:
+        with self._lock:
+            if offer.num_committed == len(self._ids) - self._num_prompt:
+                self._is_offered = offer.newest_piece > 0 and bool(offer.tokens)
 
     def _aligned(self, snapshot: DraftSnapshot) -> Offer | None:
         """What the draft text means in ids of the target. An answer needs no drafts, so a fault

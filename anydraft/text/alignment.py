@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from anydraft.text.continuation import WINDOW_TOKENS
 from anydraft.text.tokenizer import TextTokenizer
@@ -20,8 +20,7 @@ _BEGUN_BYTES = 64
 """A longer unit would be encoded anew for each of the paths that go on with it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Branch:
+class Branch(NamedTuple):
     """A piece of a draft tree, as it stands beyond the announced text."""
 
     text: bytes
@@ -35,8 +34,7 @@ class Branch:
     """Who says so."""
 
 
-@dataclass(frozen=True, slots=True)
-class Candidate:
+class Candidate(NamedTuple):
     """A target id that the draft suggests."""
 
     token_id: int
@@ -46,19 +44,18 @@ class Candidate:
     """The index of the candidate that it follows; -1: the committed ids."""
 
 
-@dataclass(eq=False, slots=True)
 class _Token:
     """A candidate in the making."""
 
-    sources: set[int] = field(default_factory=set)
-    """The branches in which it ends."""
-    reaches: dict[int, float] = field(default_factory=dict)
-    """How likely each drafter thinks it is."""
-    children: dict[int, _Token] = field(default_factory=dict)
+    __slots__ = ("children", "sources")
+
+    def __init__(self) -> None:
+        self.sources: set[int] = set()
+        """The branches in which it ends."""
+        self.children: dict[int, _Token] = {}
 
 
-@dataclass(frozen=True, slots=True)
-class _Tip:
+class _Tip(NamedTuple):
     """How far the text of a path is aligned."""
 
     token: _Token
@@ -101,7 +98,7 @@ class DraftAligner:
         """
         alignment = _Alignment(self._tokenizer, self._units, committed_ids, pending, branches)
         alignment.run(end_id)
-        return _by_reach(alignment.root)
+        return alignment.candidates()
 
 
 class _Alignment:
@@ -147,14 +144,16 @@ class _Alignment:
         rest = tip.rest + text
         marks = (*tip.marks, (len(rest), index))
         token, is_first, start = tip.token, tip.is_first, 0
-        searched = max(len(tip.rest) - 1, len(self._begun.text) if is_first else 0)
-        for found in UNIT_START.finditer(rest, searched):
-            walked = self._walk(token, rest[start : found.start()], marks, start, is_first)
-            if walked is None:
-                return None
-            token, is_first, start = walked, False, found.start()
-        if start:
-            marks = tuple((end - start, index) for end, index in marks if end > start)
+        if b" " in text or tip.rest.endswith(b" "):
+            searched = max(len(tip.rest) - 1, len(self._begun.text) if is_first else 0)
+            for found in UNIT_START.finditer(rest, searched):
+                unit = rest[start : found.start()]
+                walked = self._walk(token, unit, marks, start, is_first)
+                if walked is None:
+                    return None
+                token, is_first, start = walked, False, found.start()
+            if start:
+                marks = tuple((end - start, index) for end, index in marks if end > start)
         return _Tip(token, is_first, rest[start:], marks)
 
     def _finish(self, tip: _Tip) -> _Token | None:
@@ -207,15 +206,36 @@ class _Alignment:
         child = token.children.get(token_id)
         if child is None:
             child = token.children[token_id] = _Token()
-        if source not in child.sources:
-            child.sources.add(source)
-            drafter = self._branches[source].drafter
-            child.reaches[drafter] = child.reaches.get(drafter, 0.0) + self._reaches[source]
+        child.sources.add(source)
         return child
 
+    def reach(self, token: _Token) -> float:
+        """Of the surest drafter."""
+        if len(token.sources) == 1:
+            return self._reaches[next(iter(token.sources))]
+        sums: dict[int, float] = {}
+        for source in token.sources:
+            drafter = self._branches[source].drafter
+            sums[drafter] = sums.get(drafter, 0.0) + self._reaches[source]
+        return max(sums.values())
 
-@dataclass(frozen=True, slots=True)
-class _Begun:
+    def candidates(self) -> list[Candidate]:
+        candidates: list[Candidate] = []
+        heap: list[tuple[float, int, int, int, _Token]] = []
+        number, token, most, index = 0, self.root, 1.0, -1
+        while True:
+            for token_id, child in token.children.items():
+                number += 1
+                reach = min(self.reach(child), most)
+                heapq.heappush(heap, (-reach, number, token_id, index, child))
+            if not heap or len(candidates) == MAX_CANDIDATES:
+                return candidates
+            against, _, token_id, parent, token = heapq.heappop(heap)
+            most, index = -against, len(candidates)
+            candidates.append(Candidate(token_id, most, parent))
+
+
+class _Begun(NamedTuple):
     ids: tuple[int, ...]
     text: bytes
 
@@ -243,23 +263,3 @@ def _whole_characters(data: bytes) -> bytes:
     lead = data[start - 1]
     size = 2 + (lead >= 0xE0) + (lead >= 0xF0)
     return data if len(data) - start + 1 >= size else data[: start - 1]
-
-
-def _by_reach(root: _Token) -> list[Candidate]:
-    candidates: list[Candidate] = []
-    heap: list[tuple[float, int, int, int, _Token]] = []
-    number = 0
-
-    def push(token: _Token, most: float, parent: int) -> None:
-        nonlocal number
-        for token_id, child in token.children.items():
-            number += 1
-            reach = min(max(child.reaches.values()), most)
-            heapq.heappush(heap, (-reach, number, token_id, parent, child))
-
-    push(root, 1.0, -1)
-    while heap and len(candidates) < MAX_CANDIDATES:
-        against, _, token_id, parent, token = heapq.heappop(heap)
-        candidates.append(Candidate(token_id, -against, parent))
-        push(token, -against, len(candidates) - 1)
-    return candidates

@@ -26,6 +26,8 @@ _MAX_CANDIDATES = 16
 """Of the places where the last bytes stood before, how many of the latest are compared."""
 _PIECE_BYTES = 32
 """Room for a piece, on average; most words take a quarter of it."""
+_EXPECTED_PIECES = 12
+"""What is read on each commit: more words than a target commits at once."""
 _LIKELIHOODS = ((64, 0.98), (24, 0.85), (0, 0.6))
 """How often the word behind a match of so many bytes or more was right, in summaries, edits and
 answers about a text in the prompt (Qwen2.5-0.5B, 400 matches)."""
@@ -69,13 +71,14 @@ class PromptLookup:
         self._seen = [[_LIKELIHOOD_WEIGHT * p, _LIKELIHOOD_WEIGHT] for _, p in _LIKELIHOODS]
         """Words that were right, and words, by length of match."""
         self._match = self._longest(self._text, None)
-        self._expected = self.continuation()
+        self._expected = self._read(self._match, b"", _EXPECTED_PIECES)
 
     def commit(self, data: bytes) -> None:
         """The answer grew by `data`."""
         if not data:
             return
-        self._learn(data)
+        if self._match is not None:
+            self._learn(data, self._match.length)
         first = len(self._text)
         followed = self._match.source + len(data) if self._match else None
         self._text += data
@@ -83,14 +86,21 @@ class PromptLookup:
             gram = bytes(self._text[end - MIN_MATCH_BYTES : end])
             self._answer.setdefault(gram, []).append(end)
         self._match = self._longest(self._text, followed)
-        self._expected = self.continuation()
+        self._expected = self._read(self._match, b"", _EXPECTED_PIECES)
 
-    def continuation(self, behind: bytes = b"", *, max_pieces: int = 16) -> list[Piece]:
+    def continuation(
+        self, behind: bytes = b"", *, max_pieces: int = _EXPECTED_PIECES
+    ) -> list[Piece]:
         """A chain of words that may follow the committed text and `behind`; empty when what they
         end with did not stand before."""
-        match = self._match
         if behind:
             match = self._longest(self._text[-_MAX_MATCH_BYTES:] + behind, None)
+            return self._read(match, behind, max_pieces)
+        if max_pieces <= _EXPECTED_PIECES:
+            return self._expected[:max_pieces]
+        return self._read(self._match, b"", max_pieces)
+
+    def _read(self, match: _Match | None, behind: bytes, max_pieces: int) -> list[Piece]:
         if match is None:
             return []
         size = _PIECE_BYTES * max_pieces
@@ -137,8 +147,8 @@ class PromptLookup:
             ahead = (ahead * (size // len(ahead) + 1))[:size]
         return ahead
 
-    def _learn(self, data: bytes) -> None:
-        length = self._match.length if self._match else 0
+    def _learn(self, data: bytes, length: int) -> None:
+        """`data` followed a match of that length."""
         said = 0
         for piece in self._expected:
             text = data[said : said + len(piece.text)]

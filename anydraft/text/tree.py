@@ -13,6 +13,7 @@ import math
 from collections import OrderedDict, deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 MEMORY_BYTES = 64 * 1024
 """How far back committed text is remembered, to judge pieces that come late."""
@@ -57,8 +58,7 @@ class Node:
         return self.start + len(self.text)
 
 
-@dataclass(frozen=True, slots=True)
-class Held:
+class Held(NamedTuple):
     """A node beyond the committed text, as `TextTree.best_first` finds it."""
 
     node: Node

@@ -9,8 +9,7 @@ would have written.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from anydraft.text.continuation import Continuation
 from anydraft.text.tokenizer import TextTokenizer
@@ -26,15 +25,13 @@ _CALL_BYTES = 32
 _Key = TypeVar("_Key")
 
 
-@dataclass(frozen=True, slots=True)
-class UnitToken:
+class UnitToken(NamedTuple):
     token_id: int
     end: int
     """Where its text ends in the unit, in bytes."""
 
 
-@dataclass(frozen=True, slots=True)
-class EncodedUnit:
+class EncodedUnit(NamedTuple):
     tokens: tuple[UnitToken, ...]
     """Their bytes, joined, are exactly those of the unit, as far as the tokenizer writes it as it
     is: up to an unknown character, another case, or an id that the model does not have."""

@@ -218,14 +218,20 @@ def test_a_draft_that_arrives_during_a_step_is_not_named_by_its_verdict() -> Non
     assert session.target.offers[-1].newest_piece == 1
     # The step that checks piece 1 runs now.
     session.draft(2, 0, DraftPiece(text=b" two", logprob=-0.1, parent=1))
+    assert not session.due
     kept = session.commit(one, accepted=len(one) - 1, newest=1)
     assert session.last.newest_piece == 1
-    # It is what comes next, at once; its own alignment is no longer needed.
+    # It is what comes next, at once; it needed no alignment of its own.
     assert kept.offer is not None
     assert kept.offer.newest_piece == 2
     assert [token.token_id for token in kept.offer.tokens] == two
+    # Where nothing of the draft is left, the next piece is offered as it comes.
+    kept = session.commit(ids_of(" nine"), newest=2)
+    assert kept.offer is not None
+    assert not kept.offer.tokens
+    session.draft(3, len(" one nine"), *chain(3, (" ten", -0.1)))
     session.align()
-    assert len(session.target.offers) == 1
+    assert [offer.newest_piece for offer in session.target.offers] == [1, 3]
 
 
 def test_an_alignment_that_fails_costs_a_draft_and_no_more(
