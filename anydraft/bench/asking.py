@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 
 from anydraft.bench.arms import ANSWER_TIMEOUT_S
@@ -23,26 +24,33 @@ async def margin_at(address: str, task: Task, ids: Sequence[int], index: int) ->
 
 
 async def record(
-    address: str, target: str, tasks: Sequence[Task], heard: Callable[[Recording], None]
+    address: str,
+    target: str,
+    tasks: Sequence[Task],
+    sessions: int,
+    heard: Callable[[Recording], None],
 ) -> list[Recording]:
-    """What the target at `address` answers to each task, one after another."""
-    recordings = []
-    async with AsyncClient(address, timeout=ANSWER_TIMEOUT_S) as client:
-        for task in tasks:
+    """What the target at `address` answers to each task, that many at once."""
+    places = asyncio.Semaphore(sessions)
+
+    async def record_one(task: Task) -> Recording:
+        async with places:
             result = await _ask(client, task, task.max_new_tokens).result()
-            recording = Recording(
-                category=task.category,
-                prompt=task.prompt,
-                ids=result.token_ids,
-                target=target,
-                temperature=task.temperature,
-                seed=result.seed if task.temperature else None,
-                ended=result.finish_reason == "eos",
-                margins=tuple(round(_margin(token), 4) for token in result.logprobs),
-            )
-            recordings.append(recording)
-            heard(recording)
-    return recordings
+        recording = Recording(
+            category=task.category,
+            prompt=task.prompt,
+            ids=result.token_ids,
+            target=target,
+            temperature=task.temperature,
+            seed=result.seed if task.temperature else None,
+            ended=result.finish_reason == "eos",
+            margins=tuple(round(_margin(token), 4) for token in result.logprobs),
+        )
+        heard(recording)
+        return recording
+
+    async with AsyncClient(address, timeout=ANSWER_TIMEOUT_S) as client:
+        return await asyncio.gather(*(record_one(task) for task in tasks))
 
 
 def _ask(client: AsyncClient, task: Task, max_new_tokens: int) -> AsyncStream:

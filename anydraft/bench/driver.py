@@ -12,15 +12,9 @@ from anydraft.bench.arms import ASSISTED, TARGET_ONLY, Arm, NodeArm
 from anydraft.bench.asking import margin_at
 from anydraft.bench.figures import Figures, figures_of
 from anydraft.bench.measures import Difference
+from anydraft.bench.memory import Memory
 from anydraft.bench.plan import Conditions, Pair, Recorded, Sweep
-from anydraft.bench.runs import (
-    Disturbances,
-    Outcome,
-    Run,
-    never_disturbed,
-    run_one_by_one,
-    run_side_by_side,
-)
+from anydraft.bench.runs import Lack, NoLack, Outcome, Run, run_one_by_one, run_side_by_side
 from anydraft.bench.site import Say, Site
 from anydraft.bench.tasks import Task
 
@@ -60,10 +54,10 @@ async def measure(
                     arms = [NodeArm(TARGET_ONLY, [network]), NodeArm(ASSISTED, drafts)]
                     for arm in arms:
                         stack.push_async_callback(arm.close)
+                    lack = Memory(recorded.choices) if recorded else NoLack()
                     await _warm_up(arms, conditions)
-                    run = await _run(
-                        [*arms, *peers], tasks, conditions, watch, repeats, _watcher(recorded)
-                    )
+                    await lack.filled()
+                    run = await _run([*arms, *peers], tasks, conditions, watch, repeats, lack)
                 parted = await _parted(run, site.verify_address)
                 figures = figures_of(conditions, run, parted)
                 rows.append(figures)
@@ -84,18 +78,16 @@ async def _run(
     conditions: Conditions,
     watch: Watch,
     repeats: int,
-    disturbances: Disturbances,
+    lack: Lack,
 ) -> Run:
     if conditions.sessions == 1:
-        return await run_one_by_one(
-            tasks, arms, repeats=repeats, disturbances=disturbances, heard=watch.heard
-        )
+        return await run_one_by_one(tasks, arms, repeats=repeats, lack=lack, heard=watch.heard)
     return await run_side_by_side(
         tasks,
         arms,
         conditions.sessions,
         repeats=repeats,
-        disturbances=disturbances,
+        lack=lack,
         heard=watch.heard,
     )
 
@@ -108,11 +100,3 @@ async def _parted(run: Run, verify_address: str) -> list[Difference]:
         margin = await margin_at(verify_address, outcome.task, ids, difference.index)
         found.append(replace(difference, margin=margin))
     return found
-
-
-def _watcher(recorded: Recorded | None) -> Disturbances:
-    """Whatever the real assistant had to say meanwhile is written behind what it said before."""
-    if recorded is None:
-        return never_disturbed
-    choices = recorded.choices
-    return lambda: choices.stat().st_size if choices.exists() else 0

@@ -35,7 +35,8 @@ def figures_of(conditions: Conditions, run: Run, parted: Sequence[Difference]) -
             for arm in (TARGET_ONLY, ASSISTED)
         },
         "answers": sum(len(o.answers.get(ASSISTED, ())) for o in outcomes),
-        "disturbed_answers": run.disturbed,
+        "incomplete_measurements": run.incomplete,
+        "missed_choices": run.missed,
         "tries": run.tries,
     }
     return figures | _peers(outcomes)

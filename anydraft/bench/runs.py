@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import cycle, islice
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from anydraft.bench.arms import Answer, Arm
 from anydraft.bench.tasks import Task
@@ -16,7 +16,7 @@ from anydraft.errors import AnydraftError
 _T = TypeVar("_T")
 
 _MOST_TRIES = 4
-"""Of a measurement that was disturbed. The last one counts, and says so."""
+"""Of a measurement that lacked something. The last one counts, and says so."""
 _ANSWERS_A_SESSION = 3
 """In one go of several sessions: the longer the go, the smaller the share at its end in which some
 have nothing to do any more."""
@@ -50,18 +50,32 @@ class Run:
     outcomes: list[Outcome]
     busy: dict[str, list[Busy]] = field(default_factory=dict)
     """By arm; empty where one session ran at a time."""
-    disturbed: int = 0
-    """Measurements that were disturbed at every try."""
+    incomplete: int = 0
+    """Measurements that lacked something at every try."""
+    missed: int = 0
+    """How many choices of the assistant those lacked."""
     tries: int = 0
     """How many there were, those that were repeated included."""
 
 
-Disturbances = Callable[[], int]
-"""How often something has gone on so far that is no part of what is measured; only grows."""
+class Lack(Protocol):
+    """What is not there yet that a measurement needs, as `anydraft.bench.memory.Memory` has it."""
+
+    def missed(self) -> int:
+        """How much was missed so far."""
+
+    async def filled(self) -> None:
+        """Returns once it is there."""
 
 
-def never_disturbed() -> int:
-    return 0
+class NoLack:
+    """Nothing is ever missed."""
+
+    def missed(self) -> int:
+        return 0
+
+    async def filled(self) -> None:
+        return
 
 
 async def run_one_by_one(
@@ -69,7 +83,7 @@ async def run_one_by_one(
     arms: Sequence[Arm],
     *,
     repeats: int = 1,
-    disturbances: Disturbances = never_disturbed,
+    lack: Lack | None = None,
     heard: Callable[[Outcome], None] = lambda outcome: None,
 ) -> Run:
     """One session. Prompt by prompt, each arm; the one that begins changes from prompt to prompt.
@@ -80,7 +94,7 @@ async def run_one_by_one(
         for outcome in run.outcomes:
             for arm in _in_turns(arms, turn):
                 ask = partial(arm.ask, outcome.task)
-                answer = await _undisturbed(ask, disturbances, run)
+                answer = await _complete(ask, lack or NoLack(), run)
                 outcome.add(arm.name, answer)
             turn += 1
             heard(outcome)
@@ -93,7 +107,7 @@ async def run_side_by_side(
     sessions: int,
     *,
     repeats: int = 1,
-    disturbances: Disturbances = never_disturbed,
+    lack: Lack | None = None,
     heard: Callable[[Outcome], None] = lambda outcome: None,
 ) -> Run:
     """That many sessions at once, in goes of a few answers each; the arms take turns go by go."""
@@ -105,7 +119,7 @@ async def run_side_by_side(
         chosen = list(islice(queue, size))
         for arm in _in_turns(arms, turn):
             go = partial(_go, arm, [outcome.task for outcome in chosen], sessions)
-            answers, busy = await _undisturbed(go, disturbances, run)
+            answers, busy = await _complete(go, lack or NoLack(), run)
             run.busy.setdefault(arm.name, []).append(busy)
             for outcome, answer in zip(chosen, answers, strict=True):
                 outcome.add(arm.name, answer)
@@ -147,14 +161,18 @@ def _in_turns(arms: Sequence[Arm], turn: int) -> Sequence[Arm]:
     return [*arms[first:], *arms[:first]]
 
 
-async def _undisturbed(
-    ask: Callable[[], Awaitable[_T]], disturbances: Disturbances, run: Run
-) -> _T:
+async def _complete(ask: Callable[[], Awaitable[_T]], lack: Lack, run: Run) -> _T:
+    """Asks again while an answer lacked something."""
+    missed = lack.missed()
     for _ in range(_MOST_TRIES):
-        before = disturbances()
+        before = missed
         run.tries += 1
         answer = await ask()
-        if disturbances() == before:
+        missed = lack.missed()
+        if missed == before:
             return answer
-    run.disturbed += 1
+        await lack.filled()
+        missed = lack.missed()
+    run.incomplete += 1
+    run.missed += missed - before
     return answer

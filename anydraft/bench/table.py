@@ -42,10 +42,11 @@ def show_row(console: Console, figures: Figures) -> None:
             f"(which gains {_number(figures['peer_own_gain'])}x over its generate).",
             soft_wrap=True,
         )
-    if figures["disturbed_answers"]:
+    if figures["incomplete_measurements"]:
         console.print(
-            f"{figures['disturbed_answers']} measurements hold work of the real assistant, whose "
-            "choices were not recorded yet: run it again.",
+            f"In {figures['incomplete_measurements']} measurements the simulated assistant did not "
+            f"know {figures['missed_choices']} choices that the real one would have made; it does "
+            "now: run it again.",
             soft_wrap=True,
         )
 

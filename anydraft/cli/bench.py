@@ -101,7 +101,7 @@ def _record(args: argparse.Namespace, console: Console) -> int:
         def heard(recording: Recording) -> None:
             console.print(f"{recording.category:16} {len(recording.ids)} tokens", highlight=False)
 
-        recordings = asyncio.run(record(address, args.target, tasks, heard))
+        recordings = asyncio.run(record(address, args.target, tasks, max(args.sessions), heard))
     write_recordings(args.record, recordings)
     console.print(f"{len(recordings)} answers are in {args.record}", soft_wrap=True)
     return 0

@@ -1,8 +1,10 @@
 """What an assistant chose, kept in a file from run to run.
 
-The first line says which assistant it is; every other line is what follows one sequence of ids,
-under a digest of them. Lines are only ever added, each in one write, so that several processes may
-share the file, and whoever watches its size knows when something was chosen for the first time.
+The first line says which assistant it is; most others are what follows one sequence of ids, under
+a digest of them. `{"missed": n}` says that so many choices were wanted and not known, and
+`{"filled": n}` that they are known by now: whoever follows the file knows what a measurement
+lacked, and when it may be made again. Lines are only ever added, so that several processes may
+share it.
 """
 
 from __future__ import annotations
@@ -59,6 +61,12 @@ class ChoicesFile:
             self._found[key] = Choices(chosen.token_ids, logprobs)
             entries.append({"k": key, "i": chosen.token_ids, "p": logprobs})
         self._append(entries)
+
+    def note_missed(self, count: int) -> None:
+        self._append([{"missed": count}])
+
+    def note_filled(self, count: int) -> None:
+        self._append([{"filled": count}])
 
     def catch_up(self) -> None:
         """Reads what was added by others meanwhile."""

@@ -91,7 +91,7 @@ def test_suites_are_prompts_or_turns(tmp_path: Path) -> None:
     assert [(task.prompt, task.category) for task in tasks] == [("one", "qa"), ("three", "prompts")]
     assert {(t.max_new_tokens, t.temperature, t.seed) for t in tasks} == {(7, 0.5, 9)}
     for line in ("{}", '{"turns": []}', '{"prompt": " "}'):
-        with pytest.raises(InvalidRequestError, match="line 1 of .* holds no prompt"):
+        with pytest.raises(InvalidRequestError, match=r"line 1 of .* holds no prompt"):
             tasks_of_suite(str(_write(tmp_path / "s", line)), None, 7, 0.0, None)
     with pytest.raises(InvalidRequestError, match="holds no prompts"):
         tasks_of_suite(str(_write(tmp_path / "s", "")), None, 7, 0.0, None)

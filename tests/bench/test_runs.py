@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import pytest
 
@@ -24,9 +24,10 @@ class Scripted:
     log: list[tuple[str, str]]
     now: int = 0
     most: int = 0
-    disturbed: list[int] = field(default_factory=lambda: [0])
-    disturbs: int = 0
-    """How many of its next answers are disturbed."""
+    lacks: int = 0
+    """How many of its next answers lack two things."""
+    lacked: int = 0
+    fills: int = 0
 
     async def ask(self, task: Task) -> Answer:
         self.log.append((self.name, task.prompt))
@@ -34,10 +35,16 @@ class Scripted:
         self.most = max(self.most, self.now)
         await asyncio.sleep(0)
         self.now -= 1
-        if self.disturbs:
-            self.disturbs -= 1
-            self.disturbed[0] += 1
+        if self.lacks:
+            self.lacks -= 1
+            self.lacked += 2
         return answer(4)
+
+    def missed(self) -> int:
+        return self.lacked
+
+    async def filled(self) -> None:
+        self.fills += 1
 
     async def close(self) -> None:
         raise AssertionError("whoever made the arm closes it")
@@ -52,16 +59,20 @@ async def test_arms_take_turns_prompt_by_prompt() -> None:
     assert [prompt for _, prompt in log[::2]] == [task.prompt for task in TASKS] * 2
     assert heard == TASKS * 2
     assert all(len(outcome.answers[name]) == 2 for outcome in run.outcomes for name in "ab")
-    assert (run.tries, run.disturbed) == (12, 0)
+    assert (run.tries, run.incomplete) == (12, 0)
 
 
-@pytest.mark.parametrize(("disturbs", "tries", "left"), [(1, 7, 0), (3, 9, 0), (9, 13, 2)])
-async def test_a_disturbed_answer_is_asked_for_again(disturbs: int, tries: int, left: int) -> None:
-    """Three times at most; then it stands, and is told."""
-    arm = Scripted("a", [], disturbs=disturbs)
-    other = Scripted("b", [])
-    run = await run_one_by_one(TASKS, [arm, other], disturbances=lambda: arm.disturbed[0])
-    assert (run.tries, run.disturbed) == (tries, left)
+@pytest.mark.parametrize(
+    ("lacks", "tries", "left", "fills"), [(1, 7, 0, 1), (3, 9, 0, 3), (9, 13, 2, 9)]
+)
+async def test_an_answer_that_lacked_something_is_asked_for_again(
+    lacks: int, tries: int, left: int, fills: int
+) -> None:
+    """Three times at most, when it is there; then it stands, and is told."""
+    arm = Scripted("a", [], lacks=lacks)
+    run = await run_one_by_one(TASKS, [arm, Scripted("b", [])], lack=arm)
+    assert (run.tries, run.incomplete, run.missed) == (tries, left, 2 * left)
+    assert arm.fills == fills
     assert all(len(outcome.answers["a"]) == 1 for outcome in run.outcomes)
 
 

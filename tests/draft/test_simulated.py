@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import time
 from collections.abc import Sequence
@@ -9,6 +10,7 @@ from pathlib import Path as FilePath
 
 import pytest
 
+from anydraft.bench.memory import Memory
 from anydraft.errors import (
     AnydraftError,
     ContextFullError,
@@ -83,8 +85,8 @@ class RealState:
         self._engine.log.append("close")
 
 
-def opened(path: FilePath, real: RealEngine, pace: Pace = INSTANT) -> AssistantState:
-    return SimulatedEngine(RecordedOracle(ChoicesFile(path), lambda: real), pace).open()
+def opened(path: FilePath, real: RealEngine) -> AssistantState:
+    return SimulatedEngine(RecordedOracle(ChoicesFile(path), lambda: real), INSTANT).open()
 
 
 def play(state: AssistantState) -> list[Choices | None]:
@@ -98,6 +100,7 @@ def play(state: AssistantState) -> list[Choices | None]:
     state.truncate(7)
     found.append(state.read([20], wanted=True))
     found += state.expand([(10,), (11,)])
+    state.close()
     return found
 
 
@@ -109,17 +112,15 @@ EXPECTED = [
     choices_of([1, 2, 4, 5, 6, 7, 8, 20]),
     *(choices_of([1, 2, 4, 5, 6, 7, 8, 20, token_id]) for token_id in (10, 11)),
 ]
+NOT_KNOWN = Choices((), ())
 
 
-def test_it_chooses_what_the_real_one_does_and_remembers(tmp_path: FilePath) -> None:
-    """The second time the real one is not even loaded."""
+def test_it_learns_from_the_real_one_between_sessions_and_then_knows(tmp_path: FilePath) -> None:
+    """In the first session nothing is known and nothing computed; later the real one is not even
+    loaded."""
     path, real = tmp_path / "choices.jsonl", RealEngine()
-    state = opened(path, real)
-    assert play(state) == EXPECTED
-    assert state.length == 8
-    assert real.log[0] == "open"
-    state.close()
-    assert real.log[-1] == "close"
+    assert play(opened(path, real)) == [None, *[NOT_KNOWN] * (len(EXPECTED) - 1)]
+    assert (real.log[0], real.log[-1]) == ("open", "close")
     size = path.stat().st_size
 
     def never() -> RealEngine:
@@ -131,18 +132,42 @@ def test_it_chooses_what_the_real_one_does_and_remembers(tmp_path: FilePath) -> 
     assert path.stat().st_size == size
 
 
-def test_only_what_is_missing_is_computed(tmp_path: FilePath) -> None:
+def test_the_real_one_works_while_no_session_is_open(tmp_path: FilePath) -> None:
+    """And chooses also what would be asked for next."""
+    path, real = tmp_path / "choices.jsonl", RealEngine()
+    engine = SimulatedEngine(RecordedOracle(ChoicesFile(path), lambda: real), INSTANT)
+    one, other = engine.open(), engine.open()
+    one.read([1, 2], wanted=True)
+    other.read([1, 2], wanted=True)
+    one.close()
+    one.close()
+    assert real.log == []
+    other.close()
+    assert real.log == ["open", "read 2", "expand 2", "close"]
+    again = engine.open()
+    assert again.read([1, 2], wanted=True) == choices_of([1, 2])
+    best = choices_of([1, 2]).token_ids[0]
+    assert again.expand([(best,), (5,)]) == [choices_of([1, 2, best]), choices_of([1, 2, 5])]
+    again.close()
+    assert len(real.log) == 4
+
+
+async def test_whoever_follows_the_file_knows_what_was_missed(tmp_path: FilePath) -> None:
     path = tmp_path / "choices.jsonl"
     play(opened(path, RealEngine()))
-    size, real = path.stat().st_size, RealEngine()
-    state = opened(path, real)
-    play(state)
-    assert real.log == []
-    assert state.expand([(10,), (30,)]) == [
-        choices_of([1, 2, 4, 5, 6, 7, 8, 20, token_id]) for token_id in (10, 30)
-    ]
-    assert real.log == ["open", "read 4", "read 4", "expand 1"]
-    assert path.stat().st_size > size
+    memory = Memory(path)
+    assert memory.missed() == 0
+    await memory.filled()
+    state = opened(path, RealEngine())
+    state.read([30], wanted=True)
+    state.expand([(40,), (41,)])
+    assert memory.missed() == 3
+    filled = asyncio.create_task(memory.filled())
+    await asyncio.sleep(0.2)
+    assert not filled.done()
+    state.close()
+    await filled
+    assert Memory(tmp_path / "missing").missed() == 0
 
 
 def test_what_others_added_is_found(tmp_path: FilePath) -> None:
@@ -150,25 +175,30 @@ def test_what_others_added_is_found(tmp_path: FilePath) -> None:
     first, second = RealEngine(), RealEngine()
     one, other = opened(path, first), opened(path, second)
     one.read([1], wanted=True)
+    one.close()
     assert other.read([1], wanted=True) == choices_of([1])
+    other.close()
     assert second.log == []
 
 
 def test_a_line_that_was_cut_off_is_chosen_again(tmp_path: FilePath) -> None:
     path = tmp_path / "choices.jsonl"
-    opened(path, RealEngine()).read([1], wanted=True)
-    whole = path.read_bytes()
-    path.write_bytes(whole[:-9])
-    real = RealEngine()
-    assert opened(path, real).read([1], wanted=True) == choices_of([1])
-    assert real.log == ["open", "read 1"]
-    assert opened(path, RealEngine()).read([2], wanted=True) == choices_of([2])
+    file = ChoicesFile(path)
+    file.begin(FACTS)
+    file.add([key_of([1]), key_of([2])], [choices_of([1]), choices_of([2])])
+    path.write_bytes(path.read_bytes()[:-9])
+    again = ChoicesFile(path)
+    assert again.get(key_of([1])) == choices_of([1])
+    assert again.get(key_of([2])) is None
+    again.add([key_of([2]), key_of([3])], [choices_of([2]), choices_of([3])])
+    last = ChoicesFile(path)
+    assert last.get(key_of([3])) == choices_of([3])
 
 
 def test_another_file_is_no_memory(tmp_path: FilePath) -> None:
     path = tmp_path / "choices.jsonl"
     path.write_text('{"prompt": "x"}\n')
-    with pytest.raises(FailedPreconditionError, match="cannot hold .* delete it"):
+    with pytest.raises(FailedPreconditionError, match=r"cannot hold .* delete it"):
         ChoicesFile(path)
     with pytest.raises(FailedPreconditionError, match="cannot hold"):
         ChoicesFile(tmp_path).catch_up()
@@ -181,9 +211,12 @@ def test_keys_tell_sequences_apart() -> None:
 
 def test_the_file_is_lines_of_json(tmp_path: FilePath) -> None:
     path = tmp_path / "choices.jsonl"
-    opened(path, RealEngine()).read([1], wanted=True)
-    head, entry = (json.loads(line) for line in path.read_text().splitlines())
+    state = opened(path, RealEngine())
+    state.read([1], wanted=True)
+    state.close()
+    head, missed, entry, *_, filled = (json.loads(line) for line in path.read_text().splitlines())
     assert head == FACTS.as_json()
+    assert (missed, filled) == ({"missed": 1}, {"filled": 1})
     assert entry == {"k": key_of([1]), "i": [8, 5], "p": [-0.5, -1.0]}
 
 
