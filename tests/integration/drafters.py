@@ -11,7 +11,8 @@ from anydraft.v1.prompt_pb2 import Prompt
 
 @dataclass
 class KnowingDrafter:
-    """Drafts the right text, in pieces of its own choosing, and errs now and then."""
+    """Drafts the right text, in pieces of its own choosing, between branches that are wrong, and
+    errs now and then."""
 
     truths: dict[str, str]
     """Prompt -> internal text of the answer."""
@@ -44,8 +45,12 @@ class _KnowingStream:
             self.idle = True
             tree.hang(Piece(b"", -0.1, ends=True), tip)
             return
+        wrong = rng.choice([b"?", "é".encode(), text[::-1], b"\n\n", "👩‍👩‍👧".encode()])
+        beside = tree.hang(Piece(wrong, -1.0), tip)
+        if beside is not None and rng.random() < 0.5:
+            tree.hang(Piece(text, -0.5), beside)
         if rng.random() < self._drafter.error_rate:
-            text = rng.choice([b"?", "é".encode(), text[::-1], b"\n\n", "👩‍👩‍👧".encode()])
+            text = wrong
         self._tip = tree.hang(Piece(text, -0.05), tip)
 
     def commit(self, text: str) -> None:
