@@ -157,8 +157,11 @@ class _Alignment:
         return _Tip(token, is_first, rest[start:], marks)
 
     def _finish(self, tip: _Tip) -> _Token | None:
-        """Where a path ends that says no more."""
-        return self._walk(tip.token, _whole_characters(tip.rest), tip.marks, 0, tip.is_first)
+        """Where a path ends that says no more; None when that is inside a character, or when the
+        tokenizer does not write it."""
+        unit = _whole_characters(tip.rest)
+        token = self._walk(tip.token, unit, tip.marks, 0, tip.is_first)
+        return token if unit == tip.rest else None
 
     def _walk(
         self,
