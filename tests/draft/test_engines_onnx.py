@@ -244,13 +244,13 @@ def test_habits_of_exporters(graph: Graph, tmp_path: Path) -> None:
     engine = OnnxEngine(tmp_path, threads=1)
     found = engine.open().read(IDS[:20], wanted=True)
     expected = graph_reference()(tuple(IDS[:20]))
-    assert_choices(found, expected, 0.5 if graph.half else 1e-3)
+    assert_choices(found, expected, 0.05 if graph.half else 1e-3)
     drive(
         engine,
         graph_reference(),
         most_tokens=POSITIONS,
         examples=4,
-        atol=0.5 if graph.half else 1e-3,
+        atol=0.05 if graph.half else 1e-3,
     )
 
 
