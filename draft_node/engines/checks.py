@@ -17,6 +17,9 @@ logger = logging.getLogger(__name__)
 _TOLERANCE = 0.05
 """Of the spread of the logits. Integer kernels round one row otherwise than several; a cache that
 was not rolled back is off by far more."""
+_TREE_TOLERANCE = 0.1
+"""As above, for all the branches of the proof. Measured with int4: rounding 0.02 (SmolLM2-135M) and
+0.04 (Gemma-3-270m), branches that see each other 0.44 and 0.73."""
 
 
 def check_feed(ids: Sequence[int], length: int, engine: AssistantEngine) -> None:
@@ -127,13 +130,14 @@ def trees_hold(
     for path, logits in zip(paths, found, strict=True):
         with closing(open_chain()) as chain:
             expected = chain.run(Pass([*trunk, *path], [end + len(path) - 1]))[0]
-        if not _distance(logits, expected) <= _TOLERANCE:
+        # Written so that NaN counts as wrong.
+        if not _distance(logits, expected) <= _TREE_TOLERANCE:
             logger.info("this assistant drafts chains: branches of a tree see each other")
             return False
     return True
 
 
 def _distance(found: Array, expected: Array) -> float:
-    """Largest difference of logits, as a part of their spread."""
+    """Largest difference of logits, as a part of their spread; NaN where one is none."""
     spread = float(np.ptp(expected)) or 1.0
     return float(np.max(np.abs(found - expected))) / spread

@@ -28,7 +28,8 @@ _MAX_CHUNK_SECONDS = 0.07
 _WORTHWHILE = 0.95
 """A larger chunk must be that much cheaper for each token."""
 _TEXT_TOKENS = 200
-_REPEATS = 5
+_REPEATS = 3
+_ROUNDS = 8
 
 
 def pass_costs(
@@ -47,7 +48,14 @@ def pass_costs(
             cache.run(Pass(trunk[:width], range(width), places))
             cache.length = len(trunk)
 
-        return {width: _seconds(partial(run, width)) for width in _WORTH}
+        # In turns, so that a busy moment of the machine does not fall on one width alone.
+        rounds = [{width: _time(partial(run, width)) for width in _WORTH} for _ in range(_ROUNDS)]
+    smallest = {width: min(times[width] for times in rounds) for width in _WORTH}
+    # A pass costs no more than a wider one did.
+    return {
+        width: min(seconds for other, seconds in smallest.items() if other >= width)
+        for width in _WORTH
+    }
 
 
 def chunk_tokens(open_cache: Callable[[], Cache], vocab_size: int, *, most: int) -> int:
@@ -62,7 +70,7 @@ def chunk_tokens(open_cache: Callable[[], Cache], vocab_size: int, *, most: int)
             ids = _ids(chunk, vocab_size)
 
             try:
-                seconds = _seconds(partial(_read_anew, cache, ids))
+                seconds = min(_time(partial(_read_anew, cache, ids)) for _ in range(_REPEATS))
             except AnydraftError:
                 # A context that is shorter than anybody said; 16 tokens are in the proof already.
                 break
@@ -83,13 +91,10 @@ def best_width(costs: Mapping[int, float]) -> int:
     return max(costs, key=lambda width: _WORTH[width] / costs[width])
 
 
-def _seconds(run: Callable[[], None]) -> float:
-    times = []
-    for _ in range(_REPEATS):
-        start = time.perf_counter()
-        run()
-        times.append(time.perf_counter() - start)
-    return min(times)
+def _time(run: Callable[[], None]) -> float:
+    start = time.perf_counter()
+    run()
+    return time.perf_counter() - start
 
 
 def _ids(count: int, vocab_size: int) -> list[int]:

@@ -135,7 +135,7 @@ def _weights() -> list[onnx.TensorProto]:
         "head": (WIDTH, VOCABULARY),
     }
     return [
-        numpy_helper.from_array(rng.normal(size=shape).astype(np.float32), name)
+        numpy_helper.from_array(rng.normal(scale=0.4, size=shape).astype(np.float32), name)
         for name, shape in shapes.items()
     ]
 
