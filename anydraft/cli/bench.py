@@ -98,12 +98,17 @@ def _record(args: argparse.Namespace, console: Console) -> int:
     with ExitStack() as stack:
         address = args.verify or stack.enter_context(_target(args)).wait_ready(1800.0)
 
+        done: list[Recording] = []
+
         def heard(recording: Recording) -> None:
+            """Whoever interrupts it keeps what there is."""
+            done.append(recording)
+            write_recordings(args.record, done)
             console.print(f"{recording.category:16} {len(recording.ids)} tokens", highlight=False)
 
-        recordings = asyncio.run(record(address, args.target, tasks, max(args.sessions), heard))
-    write_recordings(args.record, recordings)
-    console.print(f"{len(recordings)} answers are in {args.record}", soft_wrap=True)
+        asked = record(address, args.target, tasks, max(args.sessions), heard)
+        write_recordings(args.record, asyncio.run(asked))
+    console.print(f"{len(done)} answers are in {args.record}", soft_wrap=True)
     return 0
 
 
