@@ -35,9 +35,8 @@ _ROUNDS = 8
 def pass_costs(
     open_cache: Callable[[], TreeCache], vocab_size: int, *, most: int
 ) -> dict[int, float]:
-    """Seconds of a pass over so many nodes of a tree, by each that
-    may be chosen, behind a text that with
-    them has `most` tokens at most."""
+    """Seconds of a pass over so many nodes of a tree, by each number that may be chosen, behind a
+    text that with them has `most` tokens at most."""
     with closing(open_cache()) as cache:
         trunk = _ids(min(_TEXT_TOKENS, most - max(_WORTH)), vocab_size)
         cache.run(Pass(trunk, []))
