@@ -170,7 +170,7 @@ def test_plots_put_things_in_their_place() -> None:
     parts = [("alone", [("model", 30.0), ("rest", -1.0)]), ("assisted", [("model", 15.0)])]
     stacked = ElementTree.fromstring(stacks(parts))
     wide = [float(rect.attrib["width"]) for rect in stacked.findall("{*}rect")]
-    assert wide[:3] == pytest.approx([550.0, 0.0, 275.0])
+    assert wide[:3] == pytest.approx([520.0, 0.0, 260.0])
     assert lines([], "x", "y") == bars([], "gain") == ""
 
 
