@@ -25,7 +25,6 @@ async def margin_at(address: str, task: Task, ids: Sequence[int], index: int) ->
 
 async def record(
     address: str,
-    target: str,
     tasks: Sequence[Task],
     sessions: int,
     heard: Callable[[Recording], None],
@@ -40,7 +39,7 @@ async def record(
             category=task.category,
             prompt=task.prompt,
             ids=result.token_ids,
-            target=target,
+            target=result.model,
             temperature=task.temperature,
             seed=result.seed if task.temperature else None,
             ended=result.finish_reason == "eos",

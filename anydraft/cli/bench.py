@@ -106,7 +106,7 @@ def _record(args: argparse.Namespace, console: Console) -> int:
             write_recordings(args.record, done)
             console.print(f"{recording.category:16} {len(recording.ids)} tokens", highlight=False)
 
-        asked = record(address, args.target, tasks, max(args.sessions), heard)
+        asked = record(address, tasks, max(args.sessions), heard)
         write_recordings(args.record, asyncio.run(asked))
     console.print(f"{len(done)} answers are in {args.record}", soft_wrap=True)
     return 0

@@ -8,7 +8,7 @@ import pytest
 from anydraft.models.registry import RegistryEntry
 from anydraft.models.resolve import parse_name
 from anydraft.rpc.address import parse_listen, parse_target
-from draft_node.__main__ import _settings
+from draft_node.__main__ import settings_of
 from tests.deploy.command_lines import deployed, parse, service_command, service_image
 from tests.deploy.files import example_environment, read_compose
 
@@ -39,7 +39,7 @@ def test_an_unknown_flag_would_be_noticed(name: str) -> None:
 @pytest.mark.parametrize("where", [where for where in COMMANDS if "anydraft-draft" in where])
 def test_draft_settings_are_valid(where: str) -> None:
     args = parse(COMMANDS[where])
-    assert _settings(args).engine == "onnx"
+    assert settings_of(args).engine == "onnx"
     assert parse_target(args.verify).port == 50051
 
 
