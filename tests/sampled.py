@@ -30,11 +30,19 @@ def decided_seeds(
     return (s for s in seeds if is_decided(model, prompt_ids, new_tokens, seed=s, **settings))
 
 
-@torch.inference_mode()
 def is_decided(
     model: PreTrainedModel, prompt_ids: Sequence[int], new_tokens: int, **settings: Any
 ) -> bool:
     """Whether the answer drawn with these `SamplingSettings` stays what it is under noise."""
+    return drawn_answer(model, prompt_ids, new_tokens, **settings) is not None
+
+
+@torch.inference_mode()
+def drawn_answer(
+    model: PreTrainedModel, prompt_ids: Sequence[int], new_tokens: int, **settings: Any
+) -> list[int] | None:
+    """The answer drawn with these `SamplingSettings`, from plain passes over all that stands before
+    each token; None when noise changes it. No id ends it."""
     chooser = TokenChooser(SamplingSettings(**settings), prompt_ids, ())
     generator = torch.Generator().manual_seed(0)
     answer: list[int] = []
@@ -44,6 +52,6 @@ def is_decided(
         for _ in range(_TRIES):
             noise = torch.randn(logits.shape, generator=generator) * _NOISE * logits.std()
             if chooser.choose(logits + noise, answer) != token_id:
-                return False
+                return None
         answer.append(token_id)
-    return True
+    return answer

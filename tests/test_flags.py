@@ -42,7 +42,7 @@ PROGRAMS = {"anydraft": _anydraft, "anydraft-draft": _draft, "anydraft-verify": 
     [
         ("anydraft genrate", "did you mean generate?"),
         ("anydraft --verson", "no flag --verson, did you mean --version?"),
-        ("anydraft zzz", "there is no 'zzz'. Choose from demo, generate,"),
+        ("anydraft zzz", "there is no 'zzz'. Choose from demo, bench, generate,"),
         ("anydraft models exprot x", "did you mean export?"),
         ("anydraft generate x --sever a:1", "no flag --sever, did you mean --server?"),
         ("anydraft generate x -server a:1", "no flag -server, did you mean --server?"),

@@ -66,7 +66,7 @@ def test_bad_input_is_one_line_that_names_the_fix(
 )
 def test_a_target_beside_it_is_known_by_its_address(arguments: list[str], shares: bool) -> None:
     args = command.parser().parse_args([*LOOKUP, *arguments])
-    assert command._settings(args).shares_machine is shares
+    assert command.settings_of(args).shares_machine is shares
 
 
 def test_help_shows_every_default(capsys: pytest.CaptureFixture[str]) -> None:

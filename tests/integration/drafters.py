@@ -46,7 +46,8 @@ class _KnowingStream:
             tree.hang(Piece(b"", -0.1, ends=True), tip)
             return
         wrong = rng.choice([b"?", "é".encode(), text[::-1], b"\n\n", "👩‍👩‍👧".encode()])
-        beside = tree.hang(Piece(wrong, -1.0), tip)
+        # Now and then it seems the likelier one, so that the right one comes behind it.
+        beside = tree.hang(Piece(wrong, rng.choice([-1.0, -0.01])), tip)
         if beside is not None and rng.random() < 0.5:
             tree.hang(Piece(text, -0.5), beside)
         if rng.random() < self._drafter.error_rate:

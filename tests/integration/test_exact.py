@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
 
 import grpc
 import pytest
+import torch
 from transformers import PreTrainedModel
 
 from anydraft import Client
@@ -22,6 +25,10 @@ from draft_node.engines.torch import TorchEngine
 from tests import models_zoo, nodes, tokenizers_zoo
 from tests.greedy import decided_answer
 from tests.integration.drafters import KnowingDrafter, RandomDrafter
+from tests.sampled import drawn_answer
+from verify_node.runners.base import Row
+from verify_node.runners.ragged import RaggedRunner
+from verify_node.runners.ragged_cache import RaggedCache
 
 NEW_TOKENS = 40
 PROMPTS = (
@@ -54,18 +61,70 @@ def text_of(tokenizer: TextTokenizer, ids: Sequence[int]) -> str:
     return detokenizer.push(ids) + detokenizer.flush()
 
 
-@pytest.mark.parametrize("name", [*models_zoo.EXACT_RAGGED, *models_zoo.EXACT_PER_SESSION])
-def test_greedy_ids_through_both_nodes(name: str) -> None:
-    """Four sessions at once through each of three draft nodes, and past a hostile client."""
+def drawn_answers_of(
+    model: PreTrainedModel, tokenizer: TextTokenizer
+) -> dict[str, tuple[int, list[int]]]:
+    """Two prompts, each with a seed and the ids that are drawn with it at temperature 1."""
+    answers: dict[str, tuple[int, list[int]]] = {}
+    for prompt in PROMPTS[:2]:
+        prompt_ids = tokenizer.encode(prompt, add_special_tokens=True)
+        for seed in range(1, 9):
+            ids = drawn_answer(model, prompt_ids, NEW_TOKENS, temperature=1.0, seed=seed)
+            if ids is not None:
+                answers[prompt] = (seed, ids)
+                break
+    assert len(answers) == 2
+    return answers
+
+
+@dataclass
+class TreesSeen:
+    """What a target's steps and caches were asked: whether trees were really checked."""
+
+    branching: int = 0
+    """Rows of which two tokens have the same parent."""
+    moved: int = 0
+    """Accepted paths that did not stand side by side."""
+
+
+@pytest.fixture
+def seen(monkeypatch: pytest.MonkeyPatch) -> TreesSeen:
+    seen = TreesSeen()
+    forward, keep = RaggedRunner.forward, RaggedCache.keep
+
+    def watched_forward(self: RaggedRunner, rows: Sequence[Row]) -> list[torch.Tensor]:
+        parents = [row.parents for row in rows if row.parents is not None]
+        seen.branching += sum(len(set(of_row)) < len(of_row) for of_row in parents)
+        return forward(self, rows)
+
+    def watched_keep(self: RaggedCache, length: int, slots: Sequence[int]) -> None:
+        seen.moved += list(slots) != list(range(len(slots)))
+        keep(self, length, slots)
+
+    monkeypatch.setattr(RaggedRunner, "forward", watched_forward)
+    monkeypatch.setattr(RaggedCache, "keep", watched_keep)
+    return seen
+
+
+EXACT = [*models_zoo.EXACT_RAGGED, *models_zoo.EXACT_PER_SESSION]
+
+
+def tokenizers_of(name: str) -> tuple[TextTokenizer, TextTokenizer]:
+    """For the target of that name, and another one for the assistant."""
     index = list(models_zoo.ALL).index(name)
-    tokenizer = TextTokenizer(tokenizers_zoo.build(TOKENIZERS[index % len(TOKENIZERS)]))
-    foreign = TextTokenizer(tokenizers_zoo.build(TOKENIZERS[(index + 3) % len(TOKENIZERS)]))
+    own, foreign = (TOKENIZERS[(index + more) % len(TOKENIZERS)] for more in (0, 3))
+    return tuple(TextTokenizer(tokenizers_zoo.build(each)) for each in (own, foreign))
+
+
+@pytest.mark.parametrize("name", EXACT)
+def test_greedy_ids_through_both_nodes(name: str, seen: TreesSeen) -> None:
+    """Four sessions at once through each of three draft nodes, and past a hostile client."""
+    tokenizer, foreign = tokenizers_of(name)
     model = models_zoo.build(name)
     truths = answers_of(model, tokenizer)
     texts = {prompt: text_of(tokenizer, ids) for prompt, ids in truths.items()}
     assistant = AssistantDrafter(TorchEngine(models_zoo.build("llama", seed=7)), foreign, 0.0)
     drafters = (KnowingDrafter(texts), RandomDrafter(), assistant)
-    accepted = []
     with nodes.verify_node(nodes.served(model, tokenizer)) as verify:
         for drafter in drafters:
             with nodes.draft_node(drafter, verify) as draft, ThreadPoolExecutor(5) as pool:
@@ -74,14 +133,59 @@ def test_greedy_ids_through_both_nodes(name: str) -> None:
                 for prompt, answer in answers.items():
                     assert answer.result().token_ids == tuple(truths[prompt])
                 assert hostile.result() == next(iter(truths.values()))
-                accepted.append(sum(a.result().stats.accepted for a in answers.values()))
-                # On a busy machine, all drafts of a round may come too late.
-                for _ in range(4):
-                    if accepted[0] == 0 and drafter is drafters[0]:
-                        accepted[0] += sum(ask(draft, prompt).stats.accepted for prompt in truths)
+        with nodes.draft_node(drafters[0], verify) as draft:
+            asked = {prompt: ({}, ids) for prompt, ids in truths.items()}
+            assert_exact_and_trees(draft, asked, seen, expected=name in models_zoo.EXACT_RAGGED)
         alone = {prompt: ask(verify, prompt) for prompt in truths}
     assert {p: a.token_ids for p, a in alone.items()} == {p: tuple(t) for p, t in truths.items()}
-    assert accepted[0] > 0, "the drafter that knows the answer was never right"
+
+
+@pytest.mark.parametrize("name", EXACT)
+def test_drawn_ids_through_both_nodes(name: str, seen: TreesSeen) -> None:
+    tokenizer, _ = tokenizers_of(name)
+    model = models_zoo.build(name)
+    truths = drawn_answers_of(model, tokenizer)
+    texts = {prompt: text_of(tokenizer, ids) for prompt, (_, ids) in truths.items()}
+    asked = {
+        prompt: ({"temperature": 1.0, "seed": seed, "ignore_eos": True}, ids)
+        for prompt, (seed, ids) in truths.items()
+    }
+    with (
+        nodes.verify_node(nodes.served(model, tokenizer)) as verify,
+        nodes.draft_node(KnowingDrafter(texts), verify) as draft,
+    ):
+        assert_exact_and_trees(draft, asked, seen, expected=name in models_zoo.EXACT_RAGGED)
+
+
+def assert_exact_and_trees(
+    draft: str,
+    truths: Mapping[str, tuple[dict[str, Any], list[int]]],
+    seen: TreesSeen,
+    *,
+    expected: bool,
+) -> None:
+    """Asks every prompt, with its options, of a node whose drafter knows the answers.
+
+    Where trees are `expected`, some must have been checked, and a path accepted that stood between
+    other branches; else none. On a busy machine, all drafts of a round may come too late.
+    """
+    seen.branching = seen.moved = 0
+    drafted = accepted = 0
+    for _ in range(5):
+        with ThreadPoolExecutor(len(truths)) as pool:
+            answers = {
+                prompt: pool.submit(ask, draft, prompt, **options)
+                for prompt, (options, _) in truths.items()
+            }
+        for prompt, (_, ids) in truths.items():
+            answer = answers[prompt].result()
+            assert answer.token_ids == tuple(ids)
+            drafted += answer.stats.drafted
+            accepted += answer.stats.accepted
+        if accepted > 0 and (seen.moved > 0 or not expected):
+            break
+    assert drafted > accepted > 0, "the drafter that knows the answer was never right"
+    assert (seen.branching > 0, seen.moved > 0) == (expected, expected)
 
 
 def ask(address: str, prompt: str, **options: object):
