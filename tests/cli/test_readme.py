@@ -1,4 +1,4 @@
-"""What the README tells people to type is understood, and fits together."""
+"""What README and docs tell people to type is understood, and fits together."""
 
 from __future__ import annotations
 
@@ -6,11 +6,15 @@ import tomllib
 
 import pytest
 
+from anydraft.cli import bench_flags
 from tests.deploy.command_lines import _documented, _shell_lines, parse
 from tests.deploy.files import ROOT
 
 README = (ROOT / "README.md").read_text()
 COMMANDS = [words for line in _shell_lines(README) if (words := _documented(line))]
+
+BENCHMARKS = (ROOT / "docs" / "benchmarks.md").read_text()
+MEASUREMENTS = [words for line in _shell_lines(BENCHMARKS) if (words := _documented(line))]
 
 
 def _the(program: str, *more: str) -> list[str]:
@@ -21,6 +25,13 @@ def _the(program: str, *more: str) -> list[str]:
 @pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
 def test_commands_are_understood(words: list[str]) -> None:
     assert parse(words)
+
+
+@pytest.mark.parametrize("words", MEASUREMENTS, ids=" ".join)
+def test_measurements_are_understood(words: list[str]) -> None:
+    args = parse(words)
+    bench_flags.check(args)
+    assert args.answers is None or (ROOT / args.answers).is_file()
 
 
 def test_the_nodes_of_the_readme_find_each_other() -> None:
