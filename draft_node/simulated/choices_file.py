@@ -111,7 +111,7 @@ class ChoicesFile:
         return FailedPreconditionError(
             f"{self._path} cannot hold an assistant's choices ({problem}): delete it, or name "
             "another file with --choices",
-            reason="FILE_UNREADABLE",
+            reason="BENCH_FILE_INVALID",
         )
 
 

@@ -23,6 +23,9 @@ NAMESPACES = {"google.protobuf": "protobuf", "google.rpc": "googleapis-common-pr
 # Code, and the extras each of which must bring what it imports; the first that matches. What is not
 # named here runs with the bare install.
 EXTRAS_OF: dict[str, tuple[str, ...]] = {
+    "anydraft/bench/peer.py": ("verify",),
+    "anydraft/bench/table.py": ("cli",),
+    "anydraft/cli/bench.py": ("cli",),
     "anydraft/cli/demo.py": ("cli",),
     "anydraft/cli/demo_answers.py": ("cli",),
     "anydraft/cli/demo_report.py": ("cli",),
