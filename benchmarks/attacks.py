@@ -71,14 +71,16 @@ def _drafts(message: VerifyRequest, count: int) -> Attack:
 
 def _empty_pieces() -> VerifyRequest:
     piece = DraftPiece()
-    return VerifyRequest(draft=Draft(seq=1, pieces=[piece] * _NUM_PIECES))
+    return VerifyRequest(draft=Draft(first_piece=1, pieces=[piece] * _NUM_PIECES))
 
 
 ATTACKS: dict[str, Callable[[], Attack]] = {
     "an honest answer": lambda: _prompt("Hello"),
     "49,000 logit biases": lambda: _logit_biases,
     "2,000,000 empty draft pieces": lambda: _drafts(_empty_pieces(), 1),
-    "600,000 draft messages": lambda: _drafts(VerifyRequest(draft=Draft(seq=1)), _NUM_MESSAGES),
+    "600,000 draft messages": lambda: _drafts(
+        VerifyRequest(draft=Draft(first_piece=1)), _NUM_MESSAGES
+    ),
     "a prompt of 4 MB": lambda: _prompt("word " * (_PROMPT_BYTES // 5)),
     "1,000,000 times é": lambda: _prompt("é" * 1_000_000),
 }

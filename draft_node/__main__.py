@@ -21,6 +21,7 @@ from anydraft.flags import (
     server_address,
     whole_number,
 )
+from anydraft.rpc.address import parse_target
 from anydraft.rpc.loading import end_process
 from anydraft.rpc.logs import add_log_level_flag, set_up_logging
 
@@ -67,11 +68,11 @@ def parser() -> argparse.ArgumentParser:
         help="pieces drafted ahead of the committed text, at most",
     )
     flag(
-        "--min-confidence",
+        "--min-probability",
         type=number(0, 1, otherwise="where 0 drafts on whatever comes"),
-        default=defaults.min_confidence,
+        default=defaults.min_probability,
         metavar="P",
-        help="a piece less likely than this ends its draft",
+        help="what is less likely than this to follow the committed text is not drafted",
     )
     flag(
         "--max-context",
@@ -85,7 +86,19 @@ def parser() -> argparse.ArgumentParser:
         action="store_true",
         help="run code that comes with the assistant (default: never)",
     )
+    flag(
+        "--same-machine",
+        choices=("auto", "yes", "no"),
+        default="auto",
+        help="whether the verify node uses the same cores: the assistant then reads a prompt after "
+        "it, not beside it; auto: when --verify is a loopback address",
+    )
     flag("--no-lookup", action="store_true", help="draft with the assistant only")
+    flag(
+        "--no-memory",
+        action="store_true",
+        help="search no earlier answers (default: the newest 64 KiB, kept in this process only)",
+    )
     flag(
         "--lookup-meanwhile",
         action="store_true",
@@ -136,12 +149,20 @@ def settings_of(args: argparse.Namespace) -> DraftSettings:
         threads=args.threads,
         device_map=args.device_map,
         trust_remote_code=args.trust_remote_code,
+        shares_machine=_shares_machine(args),
         lookup=not args.no_lookup,
+        memory=not args.no_memory,
         lookup_meanwhile=args.lookup_meanwhile,
         max_draft=args.max_draft,
-        min_confidence=args.min_confidence,
+        min_probability=args.min_probability,
         max_context_tokens=args.max_context,
     )
+
+
+def _shares_machine(args: argparse.Namespace) -> bool:
+    if args.same_machine == "auto":
+        return parse_target(args.verify).is_loopback
+    return bool(args.same_machine == "yes")
 
 
 async def _serve(settings: DraftSettings, args: argparse.Namespace) -> int:
@@ -152,7 +173,7 @@ async def _serve(settings: DraftSettings, args: argparse.Namespace) -> int:
     try:
         # Before the assistant is fetched: a port that is taken should show at once.
         await node.start()
-        meanwhile = load_lookup() if settings.lookup_meanwhile else None
+        meanwhile = load_lookup(settings) if settings.lookup_meanwhile else None
         load = partial(load_drafter, settings)
         await node.run_until_signal(load, args.grace, meanwhile=meanwhile)
     finally:

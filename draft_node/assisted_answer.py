@@ -173,7 +173,8 @@ class AssistedAnswer:
         match response.WhichOneof("message"):
             case "opened":
                 if self._loop is not None:
-                    self._loop.opened(response.opened.credit_pieces)
+                    opened = response.opened
+                    self._loop.opened(opened.credit_pieces, opened.credit_bytes)
                 return GenerateResponse(opened=response.opened)
             case "verdict":
                 if self._loop is not None:

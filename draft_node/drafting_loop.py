@@ -1,34 +1,35 @@
-"""Drafting for one session: ahead of the verdicts as long as they agree, anew when they do not."""
+"""Drafting for one session: grow, send, grow on. No verdict is waited for; it moves the root."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections import deque
 from collections.abc import Awaitable, Callable
 
 from anydraft.errors import AnydraftError, InternalError
+from anydraft.text.tree import TextTree
 from anydraft.v1.verification_pb2 import Draft, Verdict
-from draft_node.draft_window import DraftWindow
 from draft_node.drafters.base import DraftStream
 from draft_node.drafting_thread import DraftingThread
-from draft_node.send_policy import AHEAD_PIECES, SendPolicy
+from draft_node.outbox import Outbox
 
 _log = logging.getLogger(__name__)
 
-DEFAULT_MAX_DRAFT = 24
+DEFAULT_MAX_DRAFT = 96
+"""Pieces beyond the committed text. The verifier's credit is usually less; this bounds memory."""
 
-_MIN_REACH = 0.1
-"""A draft that holds with less than this chance as a whole is not worth going on with."""
+MAX_DRAFT_BYTES = 64 * 1024
+"""Of their text. A single message that exceeds gRPC's limit would end the call."""
 
 
 class DraftingLoop:
     """Belongs to one event loop, and owns its stream. `opened` and `verdict` are told what the
     verifier said; `run` drafts and sends; `close` in the end, whether or not it ran.
 
-    Verdicts wait until the step at hand is done, because what it drafts belongs to the text that
-    was known when it began; so nothing that agrees is ever drafted twice.
+    Each pass begins by hearing what has come by then, on the drafting thread, to which tree and
+    stream belong from the moment when the pass is asked for until it is done: with many sessions a
+    pass may wait for longer than a verdict stays the newest.
     """
 
     def __init__(
@@ -45,22 +46,20 @@ class DraftingLoop:
         self._worker = worker
         self._send = send
         self._max_draft = max_draft
-        self._window = DraftWindow()
-        self._policy = SendPolicy()
+        self._tree = TextTree(max_pieces=max_draft, max_bytes=MAX_DRAFT_BYTES)
+        self._outbox = Outbox(self._tree)
         self._verdicts: deque[Verdict] = deque()
         self._woken = asyncio.Event()
-        self._credit: int | None = None
-        self._flush = False
+        self._credit_pieces: int | None = None
+        self._credit_bytes = 0
         self._closed = False
         self._silent_at: int | None = None
         """The committed text to which the drafter had nothing to add, by its length."""
-        self._waiting_since: tuple[int, float] | None = None
-        """Of a first group without verdict: its number, and when it was sent."""
         self.sent_pieces = 0
         self.draft_ms = 0.0
 
-    def opened(self, credit_pieces: int) -> None:
-        self._credit = credit_pieces
+    def opened(self, credit_pieces: int, credit_bytes: int) -> None:
+        self._credit_pieces, self._credit_bytes = credit_pieces, credit_bytes
         self._woken.set()
 
     def verdict(self, verdict: Verdict) -> None:
@@ -69,7 +68,7 @@ class DraftingLoop:
             self._woken.set()
 
     def close(self) -> None:
-        """Makes `run` return after the step at hand, behind which the stream is closed. Waits for
+        """Makes `run` return after the pass at hand, behind which the stream is closed. Waits for
         neither, so that nothing can come between. Idempotent."""
         if not self._closed:
             self._closed = True
@@ -91,86 +90,75 @@ class DraftingLoop:
             self.close()
 
     async def _turn(self) -> bool:
-        while self._verdicts:
-            self._hear(self._verdicts.popleft())
-        if (draft := self._due()) is not None:
-            return await self._send_draft(draft)
-        if self._may_draft():
-            await self._draft_one()
-        else:
+        """Sends what is due while the next pass runs. False when nobody listens any more."""
+        self._hear()
+        draft = self._due()
+        grown = self._worker.submit(self._worth, self._grow) if self._may_grow() else None
+        listens = draft is None or await self._send_draft(draft)
+        if grown is not None:
+            self.draft_ms += await grown
+        elif draft is None:
             self._woken.clear()
             await self._woken.wait()
-        return True
+        return listens
 
-    def _hear(self, verdict: Verdict) -> None:
-        if verdict.base_bytes != self._window.committed_bytes:
-            raise InternalError(
-                f"A verdict begins at byte {verdict.base_bytes}, but "
-                f"{self._window.committed_bytes} are committed. Report this as a bug.",
-                reason="VERDICT_OUT_OF_ORDER",
-            )
-        self._credit = verdict.credit_pieces
-        self._measure_round(verdict)
-        holds = self._window.commit(verdict.text)
-        if not holds:
-            self._waiting_since = None
-        if holds and verdict.draft_seq == self._window.last_seq:
-            self._window.resend_beyond(verdict.held_bytes)
-        if verdict.text:
-            used_up = self._stream.idle and not self._window.num_pieces
-            self._stream.commit(verdict.text, restart=used_up or not holds)
-        # The verifier goes on with what it holds; whatever reaches it before it plans its step
-        # still counts.
-        self._flush = self._window.unsent and self._window.num_sent > 0
+    def _grow(self) -> None:
+        """One pass, on the drafting thread; none when this was closed meanwhile, or what has been
+        heard leaves no room."""
+        if self._closed:
+            return
+        self._hear()
+        if self._may_grow():
+            self._stream.grow(self._tree, self._room())
 
-    def _measure_round(self, verdict: Verdict) -> None:
-        if self._waiting_since is not None and verdict.draft_seq >= self._waiting_since[0]:
-            self._policy.answered((time.perf_counter() - self._waiting_since[1]) * 1e3)
-            self._waiting_since = None
+    def _worth(self) -> float:
+        """Of the pass that is asked for, by what has come until now."""
+        if self._closed:
+            return 1.0
+        self._hear()
+        return self._stream.worth(self._tree) if self._may_grow() else 1.0
+
+    def _hear(self) -> None:
+        while self._verdicts:
+            verdict = self._verdicts[0]
+            if verdict.base_bytes != self._tree.committed_bytes:
+                raise InternalError(
+                    f"A verdict begins at byte {verdict.base_bytes}, but "
+                    f"{self._tree.committed_bytes} are committed. Report this as a bug.",
+                    reason="VERDICT_OUT_OF_ORDER",
+                )
+            self._credit_pieces = verdict.credit_pieces
+            self._tree.commit(verdict.text.encode())
+            self._outbox.forget_decided()
+            self._stream.commit(verdict.text)
+            # Only now: what went wrong with it must not be forgotten by a pass that asks again.
+            self._verdicts.popleft()
 
     def _due(self) -> Draft | None:
         """What to send now, if anything."""
-        if self._credit is None:
+        if not self._credit_pieces:
             return None
-        if not self._window.unsent:
-            return self._window.nothing() if self._has_nothing_to_say() else None
-        if self._flush or not self._may_draft() or self._group_is_ready():
-            return self._window.take(self._credit)
-        return None
+        draft = self._outbox.take(self._credit_pieces, self._credit_bytes)
+        if draft is None and self._has_nothing_to_say():
+            self._silent_at = self._tree.committed_bytes
+            draft = self._outbox.nothing()
+        return draft
 
     def _has_nothing_to_say(self) -> bool:
         """Once for each text: a verifier that waits must hear that it waits in vain."""
-        silent = self._stream.idle and not self._window.num_pieces and not self._window.ends
-        if not silent or not self._credit or self._silent_at == self._window.committed_bytes:
-            return False
-        self._silent_at = self._window.committed_bytes
-        return True
+        is_silent = self._stream.idle and not self._tree.num_pieces
+        return is_silent and self._silent_at != self._tree.committed_bytes
 
-    def _group_is_ready(self) -> bool:
-        window = self._window
-        if window.num_sent:
-            return window.num_pieces - window.num_sent >= AHEAD_PIECES
-        return self._policy.group_is_ready(window.num_pieces, window.expected, window.reach)
+    def _may_grow(self) -> bool:
+        return self._room() > 0 and not self._stream.idle
 
-    def _may_draft(self) -> bool:
-        limit = self._max_draft if self._credit is None else min(self._max_draft, self._credit)
-        return (
-            not self._stream.idle
-            and not self._window.ends
-            and self._window.num_pieces < limit
-            and self._window.reach >= _MIN_REACH
-        )
-
-    async def _draft_one(self) -> None:
-        piece, step_ms = await self._worker.run(self._stream.step)
-        self.draft_ms += step_ms
-        if piece is not None:
-            self._window.push(piece)
-            self._policy.drafted(step_ms)
+    def _room(self) -> int:
+        """How many more pieces may be held. Before the verifier has opened the session it is
+        likely to take some; with a credit of 0 it wants none, and drafting would cost for nothing.
+        """
+        credit = self._max_draft if self._credit_pieces is None else self._credit_pieces
+        return min(self._max_draft, credit) - self._tree.num_pieces
 
     async def _send_draft(self, draft: Draft) -> bool:
-        self._flush = False
-        if self._waiting_since is None and draft.pieces:
-            self._waiting_since = draft.seq, time.perf_counter()
         self.sent_pieces += len(draft.pieces)
         return await self._send(draft)

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 from anydraft.errors import FailedPreconditionError, InvalidRequestError
 from draft_node.drafters.assistant import (
     DEFAULT_MAX_CONTEXT_TOKENS,
-    DEFAULT_MIN_CONFIDENCE,
+    DEFAULT_MIN_PROBABILITY,
     AssistantDrafter,
 )
 from draft_node.drafters.base import Drafter
 from draft_node.drafters.combined import CombinedDrafter
-from draft_node.drafters.lookup import LookupDrafter
+from draft_node.drafters.lookup import AnswerMemory, LookupDrafter
 from draft_node.drafting_loop import DEFAULT_MAX_DRAFT
 
 if TYPE_CHECKING:
@@ -43,14 +43,18 @@ class DraftSettings:
     """Of the torch engine, as in transformers; None for a GPU if there is one."""
     trust_remote_code: bool = False
     """Whether code that comes with a model may run."""
+    shares_machine: bool = False
+    """Whether the target computes on the same cores."""
     lookup: bool = True
     """Whether prompt lookup drafts where the text repeats itself."""
+    memory: bool = True
+    """Whether lookup searches earlier answers, too."""
     lookup_meanwhile: bool = False
     """Whether prompt lookup drafts alone until the assistant is loaded."""
     max_draft: int = DEFAULT_MAX_DRAFT
     """Pieces drafted beyond the committed text, at most."""
-    min_confidence: float = DEFAULT_MIN_CONFIDENCE
-    """A piece less likely than this is the last of its draft."""
+    min_probability: float = DEFAULT_MIN_PROBABILITY
+    """Paths less likely than this are not drafted."""
     max_context_tokens: int = DEFAULT_MAX_CONTEXT_TOKENS
     """How much of a text a session holds in the assistant's cache, at most."""
 
@@ -74,8 +78,8 @@ class DraftSettings:
             )
         if self.threads is not None and self.threads < 1:
             raise _invalid(f"--threads is {self.threads}: give at least 1")
-        if not 0 <= self.min_confidence <= 1:
-            raise _invalid(f"--min-confidence is {self.min_confidence}: give 0 to 1")
+        if not 0 <= self.min_probability <= 1:
+            raise _invalid(f"--min-probability is {self.min_probability}: give 0 to 1")
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,24 +100,32 @@ def load_drafter(settings: DraftSettings, load_engine: EngineLoader | None = Non
     Raises what `anydraft.models`, the engine and the tokenizer raise.
     """
     if settings.engine == "lookup":
-        return load_lookup()
+        return load_lookup(settings)
     if settings.model is None:
         raise _invalid("an assistant is needed: give one with --model")
     load = load_engine or (_load_torch if settings.engine == "torch" else load_onnx)
     engine, tokenizer = load(settings.model, settings)
     assistant = AssistantDrafter(
-        engine, tokenizer, settings.min_confidence, settings.max_context_tokens
+        engine,
+        tokenizer,
+        settings.min_probability,
+        settings.max_context_tokens,
+        waits_for_text=settings.shares_machine,
     )
     drafter: Drafter = assistant
     if settings.lookup:
-        drafter = CombinedDrafter(assistant)
+        drafter = CombinedDrafter(assistant, _lookup(settings))
     return LoadedDrafter(drafter, _public_name(settings.model), drafter.description)
 
 
-def load_lookup() -> LoadedDrafter:
+def load_lookup(settings: DraftSettings) -> LoadedDrafter:
     """Prompt lookup alone, which is ready at once."""
-    lookup = LookupDrafter()
+    lookup = _lookup(settings)
     return LoadedDrafter(lookup, "prompt lookup", lookup.description)
+
+
+def _lookup(settings: DraftSettings) -> LookupDrafter:
+    return LookupDrafter(AnswerMemory() if settings.memory else None)
 
 
 def _public_name(model: str) -> str:
@@ -135,13 +147,15 @@ def load_onnx(model: str, settings: DraftSettings) -> tuple[AssistantEngine, Tex
     files = resolve_assistant_files(
         model, precision=settings.precision, trust_remote_code=settings.trust_remote_code
     )
+    tokenizer = TextTokenizer.from_folder(files.folder)
     engine = OnnxEngine(
         files.folder,
         decoder=files.onnx_file,
         precision=settings.precision,
         threads=settings.threads,
+        id_limit=tokenizer.id_limit,
     )
-    return engine, TextTokenizer.from_folder(files.folder)
+    return engine, tokenizer
 
 
 def _load_torch(model: str, settings: DraftSettings) -> tuple[AssistantEngine, TextTokenizer]:
@@ -159,13 +173,14 @@ def _load_torch(model: str, settings: DraftSettings) -> tuple[AssistantEngine, T
     has_gpu = torch.cuda.is_available()
     device_map = settings.device_map or ("auto" if has_gpu else "cpu")
     require_device(device_map)
-    loaded, tokenizer = load_dense(
+    loaded, files = load_dense(
         resolve_model(model),
         "auto" if device_map != "cpu" else torch.float32,
         device_map,
         trust_remote_code=settings.trust_remote_code,
     )
-    return TorchEngine(loaded), TextTokenizer.from_transformers(tokenizer)
+    tokenizer = TextTokenizer.from_transformers(files)
+    return TorchEngine(loaded, id_limit=tokenizer.id_limit), tokenizer
 
 
 def _missing_package(name: str, extra: str) -> FailedPreconditionError:

@@ -87,7 +87,7 @@ PROGRAMS = {"anydraft": _anydraft, "anydraft-draft": _draft, "anydraft-verify": 
         ("anydraft-draft --model x --grace nan", "nan is not finite"),
         ("anydraft-draft --model x --threads 0", "give 1 or more"),
         ("anydraft-draft --model x --max-draft 0", "argument --max-draft: 0 is too small"),
-        ("anydraft-draft --model x --min-confidence 2", "give a number from 0 to 1"),
+        ("anydraft-draft --model x --min-probability 2", "give a number from 0 to 1"),
         ("anydraft-draft --model x --verify nowhere", "HOST:PORT"),
         ("anydraft-draft --model x --listen http://x", "HOST:PORT"),
         ("anydraft-verify --modle x", "no flag --modle, did you mean --model?"),

@@ -1,8 +1,8 @@
-"""Promise 2, never slower than the target alone: how much of a draft to check, how long to wait.
+"""Promise 2, never slower than the target alone, for one session: what its drafts are worth.
 
-Decided by expected tokens per second, from the drafts' own probabilities, what became of this
-session's earlier drafts, and the cost of a step (`StepCost`). What no estimate can know, such as a
-drafter that takes the cores away from the target, is measured: `DraftTrial`.
+The record of a session's drafts says how far their own probabilities are to be believed
+(`reaches`), whether to wait for one, and, last of all, whether to do without (`DraftTrial`). Which
+drafts are checked in a step is decided between sessions, by `StepPlanner`.
 """
 
 from __future__ import annotations
@@ -11,12 +11,19 @@ from collections.abc import Sequence
 
 from verify_node.draft_trial import DraftTrial
 from verify_node.step_cost import StepCost
+from verify_node.target import DraftToken
 
 _MEMORY = 0.95
-"""How much of the record stays with each checked token: about twenty tokens' worth."""
-_PROBE_EVERY_ROUNDS = 16
-"""A session whose drafts are not worth checking still has one token checked this often."""
-_MAX_PROBABILITY = 0.98
+"""How much of the record stays with each position that was checked. About twenty positions, some
+ten rounds, are remembered: text changes its kind within an answer; a ratio of fewer is noise."""
+_WEIGHT = 0.2
+"""Of a new round in running means of rounds; about five rounds, so half of what `_MEMORY` keeps:
+when a network changes, waiting must follow soon."""
+_MOST_CERTAIN = 0.98
+"""No draft token is believed to be surer, so that a deep path is never free of doubt."""
+_PROBE_SHARE = 0.01
+"""Of all steps' time, for checking drafts that are not believed, of all sessions together: a third
+of what a useless assistant may cost."""
 
 
 class DraftPolicy:
@@ -24,55 +31,56 @@ class DraftPolicy:
 
     def __init__(self, cost: StepCost) -> None:
         self._cost = cost
-        self._trial = DraftTrial(cost.calibrated_ms(1))
+        self._trial = DraftTrial()
         self._expected = 1.0
         self._observed = 1.0
         self._rounds_without = 0
-        self._tokens_per_draft = 2.5
+        self._hits = 0.5
+        """Of the steps that checked a draft, the share that accepted some of it."""
+        self._tokens_per_ms = 1.0 / cost.ms(1)
         self._arrival_ms: float | None = None
         self._has_arrived = False
 
-    def num_to_check(self, probabilities: Sequence[float], other_tokens: int) -> int:
-        """How many of the draft tokens to check in a step with `other_tokens` of other sessions.
-
-        Maximises (expected tokens of this session and the others) / (time of the step).
-        """
-        if not probabilities:
-            return 0
-        if self._rounds_without >= _PROBE_EVERY_ROUNDS:
-            return 1
+    def reaches(self, draft: Sequence[DraftToken]) -> list[float]:
+        """How likely each token of a tree and all before it are, by what the record says: on each
+        path they fall."""
         trust = self._observed / self._expected
-        best, best_rate = 0, (1 + other_tokens) / self._cost.ms(1 + other_tokens)
-        reach, tokens = 1.0, 1.0 + other_tokens
-        for checked, probability in enumerate(probabilities, start=1):
-            reach *= min(probability * trust, _MAX_PROBABILITY)
-            tokens += reach
-            rate = tokens / self._cost.ms(1 + checked + other_tokens)
-            if rate > best_rate:
-                best, best_rate = checked, rate
-        return best
+        believed: list[float] = []
+        for token in draft:
+            if token.parent < 0:
+                believed.append(min(token.reach * trust, _MOST_CERTAIN))
+                continue
+            of_parent = draft[token.parent].reach
+            alone = token.reach / of_parent if of_parent > 0 else 0.0
+            believed.append(believed[token.parent] * min(alone * trust, _MOST_CERTAIN))
+        return believed
+
+    def probe_is_due(self, num_sessions: int) -> bool:
+        """Whether to check the likeliest token of a draft that is not worth it, as one of so many
+        sessions: whoever is never checked is never believed again."""
+        added = self._cost.ms(num_sessions + 1) / self._cost.ms(num_sessions) - 1
+        due_after = added * num_sessions / _PROBE_SHARE
+        return self._trial.is_probing or self._rounds_without >= due_after
 
     def max_wait_ms(self) -> float:
         """How long a step without a draft is worth delaying for one that is on its way.
 
-        Waiting w and then checking pays while (w + t_v(E)) / E < t_v(1), with E the tokens that a
-        step with a draft has been bringing. 0 when drafts have been arriving too late for that.
+        A draft that has just come brings a token more as often as drafts are right at all, and the
+        wait costs tokens at the present rate. 0 while no draft has come that fast: one that comes
+        during the step is not lost, but used in the next.
         """
-        if not self._trial.drafts_wanted:
+        if not self._trial.drafts_wanted or self._arrival_ms is None:
             return 0.0
-        step, tokens = self._cost.ms(1), self._tokens_per_draft
-        worth = tokens * step - self._cost.ms(round(tokens) + 1)
-        if self._arrival_ms is not None and self._arrival_ms > worth:
-            return 0.0
-        return max(worth, 0.0)
+        checking_ms = self._cost.ms(2) - self._cost.ms(1)
+        worth = self._hits / self._tokens_per_ms - checking_ms
+        return worth if self._arrival_ms < worth else 0.0
 
     def arrived(self, delay_ms: float) -> None:
         """A usable draft came this long after the session could have used one."""
         if self._has_arrived:
             self._expect_arrival(delay_ms)
-        else:
-            # The first one tells how long the drafter took to read the prompt, no more.
-            self._has_arrived, self._arrival_ms = True, None
+        # The first one tells how long the drafter took to read the prompt, no more.
+        self._has_arrived = True
 
     def waited_in_vain(self, waited_ms: float) -> None:
         """A session gave up waiting: its draft takes longer, say twice as long."""
@@ -82,22 +90,35 @@ class DraftPolicy:
         if self._arrival_ms is None:
             self._arrival_ms = delay_ms
         else:
-            self._arrival_ms += 0.2 * (delay_ms - self._arrival_ms)
+            self._arrival_ms += _WEIGHT * (delay_ms - self._arrival_ms)
 
-    def committed(self, probabilities: Sequence[float], num_accepted: int, ms: float) -> None:
-        """A step checked draft tokens of these probabilities, and committed `num_accepted` of them
-        and one more token, `ms` after the commit before it.
-        """
-        self._trial.observe(num_accepted + 1, ms)
-        if not probabilities:
+    def checked(self, draft: Sequence[DraftToken], path: Sequence[int]) -> None:
+        """A step checked this tree, and accepted the tokens at these indices of it."""
+        if not draft:
             self._rounds_without += 1
             return
         self._rounds_without = 0
-        self._tokens_per_draft += 0.2 * (num_accepted + 1 - self._tokens_per_draft)
-        # Tokens behind the first rejection say nothing: the target never got to answer them.
-        for position, probability in enumerate(probabilities[: num_accepted + 1]):
-            self._expected = _MEMORY * self._expected + probability
-            self._observed = _MEMORY * self._observed + (position < num_accepted)
+        self._hits += _WEIGHT * (bool(path) - self._hits)
+        # What hangs elsewhere says nothing: the target never got to answer it.
+        reached, of_parent = -1, 1.0
+        for accepted in [*path, None]:
+            together = sum(token.reach for token in draft if token.parent == reached)
+            if accepted is None and together == 0.0:
+                break
+            self._expected = _MEMORY * self._expected
+            self._expected += min(together / of_parent, 1.0) if of_parent > 0 else 0.0
+            self._observed = _MEMORY * self._observed + (accepted is not None)
+            if accepted is not None:
+                reached, of_parent = accepted, draft[accepted].reach
+
+    def committed(self, num_tokens: int, ms: float) -> None:
+        """A round gave `num_tokens` tokens, `ms` after the one before it."""
+        rate = num_tokens / max(ms, 1e-6)
+        self._tokens_per_ms += _WEIGHT * (rate - self._tokens_per_ms)
+
+    def judge(self, num_accepted: int, *, was_checked: bool, ms: float, alone_ms: float) -> None:
+        """That round took `ms`, and would have taken `alone_ms` without this session's draft."""
+        self._trial.observe(num_accepted, was_checked=was_checked, steps=ms / max(alone_ms, 1e-6))
 
     @property
     def drafts_wanted(self) -> bool:

@@ -1,89 +1,106 @@
-"""Whether drafting makes a session faster: tried out, not assumed.
+"""Whether drafting makes a session faster: the last resort, after not waiting and not checking.
 
-Each round with drafts saves time or costs some: its tokens, at what the target takes for one by
-itself, less the time that it took. Acceptance differs from round to round, so drafting is given up
-only when the loss stands out of that noise. It is then tried again after ever longer pauses,
-because text changes; a pause also tells how fast the target is alone, which is known only roughly
-before the first.
+What is left then is a drafter that slows the target down itself, by taking cores from it. That no
+estimate can know, so it is tried out: drafting pauses where its rounds bring nothing, or cost more
+than they bring, and is tried again after ever longer pauses, because text changes. Times are
+counted in what the target was measured to take alone at start-up, with the machine to itself; what
+it takes alone now, a pause tells.
 """
 
 from __future__ import annotations
 
 import math
 from collections import deque
-from statistics import fmean, stdev
 
 _WINDOW_ROUNDS = 48
-"""Rounds with drafts that are judged together, the newest."""
+"""Rounds with drafts that are judged together, the newest: most of a usual answer, as one round
+says little."""
 _MIN_ROUNDS = 8
-"""Rounds with drafts before they are judged."""
-_ALONE_ROUNDS = 4
-"""Rounds without drafts that tell the target's own speed."""
-_ALONE_HOLDS_ROUNDS = 64
-"""For how many rounds with drafts that is believed: the load of the node changes."""
-_FIRST_PAUSE_ROUNDS = 8
-_MAX_PAUSE_ROUNDS = 768
-_SURE_GAIN = 1.25
-"""Gains above this are not questioned; below it, the target's own speed must be known."""
+"""Rounds with drafts before they are judged. An assistant that is right half of the time is taken
+for a useless one in 1 of 256 cases."""
+_PROBE_ROUNDS = 4
+"""The same after a pause, where it has failed once already; how many rounds without drafts tell the
+target's own speed."""
+_LEAST_GAIN = 0.03
+"""Tokens a round below which drafts are taken to bring nothing: what a useless assistant may
+cost."""
+_FIRST_PAUSE_ROUNDS = 24
+_MAX_PAUSE_ROUNDS = 384
+"""Pauses double. `_PROBE_ROUNDS` of the first, at a fifth lost each, stay near `_LEAST_GAIN`."""
 
 
 class DraftTrial:
     """Of one session; rounds are steps that committed something."""
 
-    def __init__(self, alone_ms: float) -> None:
-        """`alone_ms`: what the target is expected to take for a token by itself."""
+    def __init__(self) -> None:
         self.drafts_wanted = True
-        self._expected_alone_ms = alone_ms
-        self._alone_ms = alone_ms
+        self._alone = 1.0
+        """Steps that a round without drafts takes."""
         self._alone_holds = 0
         self._with: deque[tuple[int, float]] = deque(maxlen=_WINDOW_ROUNDS)
-        self._without_ms: list[float] = []
+        """Accepted tokens and steps of each round."""
+        self._checked: deque[int] = deque(maxlen=_WINDOW_ROUNDS)
+        """Accepted tokens of the rounds that checked a draft."""
+        self._without: list[float] = []
         self._pause_rounds = _FIRST_PAUSE_ROUNDS
+        self._min_rounds = _MIN_ROUNDS
         self._switched = True
 
-    def observe(self, num_tokens: int, ms: float) -> None:
-        """A round committed `num_tokens` tokens, `ms` milliseconds after the round before it."""
+    @property
+    def is_probing(self) -> bool:
+        """Whether drafting is being tried again: its drafts must be checked to tell."""
+        return self.drafts_wanted and self._min_rounds == _PROBE_ROUNDS
+
+    def observe(self, num_accepted: int, *, was_checked: bool, steps: float) -> None:
+        """A round committed `num_accepted` tokens of a draft, if one `was_checked`, and one more;
+        it took as long as `steps` without a draft are expected to."""
         if self._switched:  # began under the other regime: drafts that were still on their way
             self._switched = False
         elif self.drafts_wanted:
-            self._with.append((num_tokens, ms))
+            self._with.append((num_accepted, steps))
             self._alone_holds -= 1
             if self._alone_holds <= 0:
-                self._alone_ms = self._expected_alone_ms
+                self._alone = 1.0
+            if was_checked:
+                self._checked.append(num_accepted)
             self._judge_drafting()
         else:
-            self._without_ms.append(ms / num_tokens)
+            self._without.append(steps)
             self._judge_pause()
 
     def _judge_drafting(self) -> None:
-        if len(self._with) < _MIN_ROUNDS or self._gain() > _SURE_GAIN:
-            return
-        if self._alone_holds <= 0 or self._loses():
-            self._without_ms.clear()
+        if self._is_useless() or (len(self._with) >= self._min_rounds and self._loses()):
+            self._without.clear()
             self._switch(drafts_wanted=False)
+        elif len(self._checked) >= _MIN_ROUNDS:
+            self._min_rounds, self._pause_rounds = _MIN_ROUNDS, _FIRST_PAUSE_ROUNDS
 
     def _judge_pause(self) -> None:
-        if len(self._without_ms) < _ALONE_ROUNDS:
+        if len(self._without) < _PROBE_ROUNDS:
             return
-        self._alone_ms = fmean(self._without_ms)
-        self._alone_holds = _ALONE_HOLDS_ROUNDS
-        if not self._loses():
-            self._pause_rounds = _FIRST_PAUSE_ROUNDS
+        self._alone = sum(self._without) / len(self._without)
+        self._alone_holds = _WINDOW_ROUNDS
+        if not self._is_useless() and not self._loses():
             self._switch(drafts_wanted=True)
-        elif len(self._without_ms) >= self._pause_rounds:
+        elif len(self._without) >= self._pause_rounds:
             self._pause_rounds = min(2 * self._pause_rounds, _MAX_PAUSE_ROUNDS)
+            self._min_rounds = _PROBE_ROUNDS
             self._with.clear()
+            self._checked.clear()
             self._switch(drafts_wanted=True)
 
-    def _gain(self) -> float:
-        """Tokens per second with drafts, as a multiple of those without."""
-        tokens = sum(tokens for tokens, _ in self._with)
-        return tokens * self._alone_ms / max(sum(ms for _, ms in self._with), 1e-6)
+    def _is_useless(self) -> bool:
+        num_checked = len(self._checked)
+        return num_checked >= self._min_rounds and sum(self._checked) < _LEAST_GAIN * num_checked
 
     def _loses(self) -> bool:
         """Whether drafting costs time, beyond one standard error of what it saves in a round."""
-        saved = [tokens * self._alone_ms - ms for tokens, ms in self._with]
-        return fmean(saved) + stdev(saved) / math.sqrt(len(saved)) < 0
+        saved = [(1 + accepted) * self._alone - steps for accepted, steps in self._with]
+        mean = sum(saved) / len(saved)
+        if mean >= 0:
+            return False
+        variance = sum((s - mean) ** 2 for s in saved) / (len(saved) - 1)
+        return mean + math.sqrt(variance / len(saved)) < 0
 
     def _switch(self, *, drafts_wanted: bool) -> None:
         self.drafts_wanted = drafts_wanted

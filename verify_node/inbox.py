@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from verify_node.target import Offer, SessionListener, TargetRequest
 
@@ -19,8 +19,9 @@ class Mail:
 
     opened: bool = False
     offer: Offer | None = None
-    offered_at: float = 0.0
-    """By `time.perf_counter`."""
+    first_offers: dict[int, float] = field(default_factory=dict)
+    """When the first draft came for each length of the answer, by `time.perf_counter`; there are
+    hardly ever more than two of them between two steps."""
     declined_at: int | None = None
     expects_drafts: bool | None = None
     closed: bool = False
@@ -65,7 +66,9 @@ class Inbox:
     def offer(self, session: SessionHandle, offer: Offer) -> None:
         with self._changed:
             mail = self._of(session)
-            mail.offer, mail.offered_at = offer, time.perf_counter()
+            mail.offer = offer
+            if offer.tokens:
+                mail.first_offers.setdefault(offer.num_committed, time.perf_counter())
 
     def decline(self, session: SessionHandle, num_committed: int) -> None:
         with self._changed:

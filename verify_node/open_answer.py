@@ -13,6 +13,7 @@ from anydraft.v1.prompt_pb2 import GenerationSpec
 from anydraft.v1.result_pb2 import Opened
 from anydraft.v1.verification_pb2 import Draft
 from verify_node.served_model import PreparedAnswer, ServedModel
+from verify_node.session_draft import MAX_CREDIT_BYTES, MAX_CREDIT_PIECES
 from verify_node.session_text import Admitted, SessionEvent, TextBlock
 
 # What ends the waiting for blocks from this side.
@@ -62,7 +63,7 @@ class OpenAnswer:
         if not isinstance(event, Admitted):
             raise TypeError(f"{event!r} before the session was admitted")
 
-    def opened(self, credit_pieces: int) -> Opened:
+    def opened(self) -> Opened:
         request = self._prepared.request
         return Opened(
             session_id=self._session_id,
@@ -70,7 +71,8 @@ class OpenAnswer:
             seed=request.sampling.seed,
             prompt_tokens=len(request.prompt_ids),
             max_new_tokens=request.max_new_tokens,
-            credit_pieces=credit_pieces,
+            credit_pieces=MAX_CREDIT_PIECES if request.expects_drafts else 0,
+            credit_bytes=MAX_CREDIT_BYTES if request.expects_drafts else 0,
         )
 
     async def blocks(self) -> AsyncIterator[TextBlock]:

@@ -5,10 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from verify_node.draft_policy import DraftPolicy
+from verify_node.draft_tree import Draft, behind, in_vocabulary
 from verify_node.inbox import Mail, SessionHandle
 from verify_node.runners.base import SessionCache
-from verify_node.target import DraftToken, Offer
+from verify_node.target import Offer
 from verify_node.token_chooser import TokenChooser
+
+MOST_DRAFT_TOKENS = 128
+"""Held for one session. Behind the likeliest hundred, a token is hardly ever the right one; what
+comes first is likelier."""
+BRANCH_SLOTS = 32
+"""Places in a session's cache beyond all that it may come to hold, for branches that are checked
+near the end of the answer and do not hold."""
 
 
 class ScheduledSession:
@@ -21,7 +29,7 @@ class ScheduledSession:
         policy: DraftPolicy,
         now: float,
     ) -> None:
-        """Times are those of `time.perf_counter`."""
+        """Times are those of `time.perf_counter`. `cache` has `BRANCH_SLOTS` to spare."""
         request = handle.request
         self.handle = handle
         self.request = request
@@ -29,8 +37,9 @@ class ScheduledSession:
         self.policy = policy
         self.chooser = TokenChooser(request.sampling, request.prompt_ids, request.eos_ids)
         self.answer_ids = list(request.committed_ids)
-        self.draft: tuple[DraftToken, ...] = ()
-        self.draft_seq = 0
+        self.draft: Draft = ()
+        self.newest_piece = 0
+        """`Offer.newest_piece` of the draft."""
         self.ready_at = now
         """When it could have taken its next step."""
         self._drafter_alive = request.expects_drafts
@@ -38,6 +47,8 @@ class ScheduledSession:
         """The length of the answer behind which the drafter has nothing to say."""
         self._spoiled_at = -1
         """The length of the answer behind which no draft is taken."""
+        self._awaited: tuple[int, float] | None = None
+        """The length of the answer behind which there was no draft yet, and since when."""
 
     @property
     def num_committed(self) -> int:
@@ -56,26 +67,40 @@ class ScheduledSession:
 
     @property
     def room(self) -> int:
-        """Draft tokens that a step may still check: the last of an answer is the target's own."""
+        """How deep a draft may still be checked: the last token of an answer is the target's
+        own."""
         return max(self.request.max_new_tokens - len(self.answer_ids) - 1, 0)
+
+    @property
+    def slots(self) -> int:
+        """Draft tokens of all branches that the cache has places for in the next step."""
+        return self.request.kv_tokens + BRANCH_SLOTS - self.num_committed
 
     def room_behind(self, num_tokens: int) -> int:
         """Draft tokens worth having behind that many further tokens; none while the session is
         faster without."""
         return max(self.room - num_tokens, 0) if self.policy.drafts_wanted else 0
 
-    def commit(self, token_ids: Sequence[int], now: float) -> None:
-        """The answer grew by `token_ids`, to which the cache is cut; no draft is held any more."""
+    def commit(
+        self, token_ids: Sequence[int], num_cached: int, slots: Sequence[int], now: float
+    ) -> None:
+        """The answer grew by `token_ids`. The cache keeps its first `num_cached` tokens and those
+        that the step has put at `slots` behind them. No draft is held any more."""
         self.answer_ids.extend(token_ids)
-        self.cache.truncate(self.num_committed - 1)
+        self.cache.keep(num_cached, slots)
         self.draft = ()
         self.ready_at = now
+
+    def go_on_with(self, draft: Draft, committed_ids: Sequence[int]) -> None:
+        """Nothing new is offered behind the last commit, of these ids: what is left there of the
+        draft of before is held on."""
+        self.draft = behind(draft, committed_ids)
 
     def go_on_without_draft(self, num_cached: int, now: float) -> None:
         """The logits of a step were not finite, and it checked a draft: the next token is decided
         without one, behind the first `num_cached` tokens.
 
-        Attention weighs later positions with 0, and 0 times NaN is NaN: a drafted token that
+        Attention weighs other positions with 0, and 0 times NaN is NaN: a drafted token that
         overflows spoils every position of its step, and what the step cached.
         """
         self.cache.truncate(num_cached)
@@ -87,8 +112,8 @@ class ScheduledSession:
         """The first `most` committed ids that the cache does not hold yet."""
         start, num_prompt = self.cache.length, len(self.request.prompt_ids)
         ids = list(self.request.prompt_ids[start : start + most])
-        behind = max(start - num_prompt, 0)
-        return ids + self.answer_ids[behind : behind + most - len(ids)]
+        behind_prompt = max(start - num_prompt, 0)
+        return ids + self.answer_ids[behind_prompt : behind_prompt + most - len(ids)]
 
     def hear(self, mail: Mail, vocabulary_size: int) -> None:
         """Takes in what its owner said."""
@@ -96,47 +121,52 @@ class ScheduledSession:
             self._drafter_alive = mail.expects_drafts
         if mail.declined_at is not None:
             self._declined_at = mail.declined_at
+        if self._awaits_draft:
+            self._awaited = (len(self.answer_ids), self.ready_at)
+        if self._awaited is not None:
+            self._note_arrival(mail, *self._awaited)
         if mail.offer is not None:
-            had_draft = bool(self.draft)
-            taken = self.take(mail.offer, vocabulary_size)
-            if taken and self.draft and not had_draft and self.answer_ids:
-                self.policy.arrived(max(mail.offered_at - self.ready_at, 0.0) * 1e3)
+            self.take(mail.offer, vocabulary_size)
 
-    def take(self, offer: Offer, vocabulary_size: int) -> bool:
-        """False for an offer that the answer has overtaken, or that no draft may follow."""
+    def take(self, offer: Offer, vocabulary_size: int) -> None:
+        """Ignores an offer that the answer has overtaken, or that no draft may follow."""
         if offer.num_committed != len(self.answer_ids) or self._spoiled_at == offer.num_committed:
-            return False
-        self.draft = _in_vocabulary(offer.tokens, vocabulary_size)
-        self.draft_seq = offer.seq
-        return True
+            return
+        self.draft = in_vocabulary(offer.tokens[:MOST_DRAFT_TOKENS], vocabulary_size)
+        self.newest_piece = offer.newest_piece
 
     def wait_ms(self) -> float:
-        """How long its step is worth delaying for a draft that may be on its way; 0 when there is
-        one, and before the first token."""
+        """How long its step is worth delaying for a draft that may be on its way, when it is the
+        only session; 0 when there is one, and before the first token."""
         return self.policy.max_wait_ms() if self._awaits_draft else 0.0
 
     def due_at(self) -> float:
-        """When its next step should be taken, with or without a draft."""
+        """When its next step should be taken, with or without a draft, if it is the only
+        session."""
         return self.ready_at + self.wait_ms() / 1e3
 
-    def begin_step(self, now: float) -> float:
-        """The step is planned now; returns how long the session waited for it, in milliseconds."""
+    def begin_step(self, now: float, *, alone: bool) -> float:
+        """The step is planned now; `alone`: for no other session. Returns how long the session
+        waited for it, in milliseconds."""
         if not self.answer_ids:
             return 0.0
         waited_ms = (now - self.ready_at) * 1e3
-        if self.wait_ms() > 0:
+        if not self._awaits_draft:
+            return waited_ms
+        if alone and self.wait_ms() > 0:
             self.policy.waited_in_vain(waited_ms)
+        self._awaited = (len(self.answer_ids), self.ready_at)
         return waited_ms
+
+    def _note_arrival(self, mail: Mail, num_committed: int, since: float) -> None:
+        """A draft came for a place at which there was none: in time, or during the step."""
+        at = mail.first_offers.get(num_committed)
+        if at is not None:
+            self.policy.arrived(max(at - since, 0.0) * 1e3)
+            self._awaited = None
 
     @property
     def _awaits_draft(self) -> bool:
         if self.draft or not self._drafter_alive or not self.answer_ids or self.is_reading:
             return False
         return self.room > 0 and len(self.answer_ids) not in (self._declined_at, self._spoiled_at)
-
-
-def _in_vocabulary(draft: tuple[DraftToken, ...], size: int) -> tuple[DraftToken, ...]:
-    for index, token in enumerate(draft):
-        if not 0 <= token.token_id < size:
-            return draft[:index]
-    return draft

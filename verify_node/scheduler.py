@@ -20,13 +20,13 @@ from dataclasses import dataclass
 import torch
 
 from anydraft.errors import AnydraftError, InternalError, UnavailableError
-from verify_node.accept import accept
+from verify_node.accept import Accepted, accept
 from verify_node.admission import Admission
 from verify_node.draft_policy import DraftPolicy
 from verify_node.inbox import Inbox, Mail, SessionHandle
 from verify_node.runners.base import ModelRunner, Row
 from verify_node.sampling_settings import ScoredToken
-from verify_node.scheduled_session import ScheduledSession
+from verify_node.scheduled_session import BRANCH_SLOTS, ScheduledSession
 from verify_node.step_cost import StepCost
 from verify_node.step_planner import PlannedRow, StepPlan, StepPlanner
 from verify_node.target import (
@@ -66,7 +66,7 @@ class Scheduler:
         self._facts = facts
         self._inbox: Inbox = Inbox()
         # From here on the step thread's own.
-        self._planner = StepPlanner(cost, limits.max_step_tokens)
+        self._planner = StepPlanner(cost, limits.max_step_tokens, takes_trees=runner.takes_trees)
         self._admission = Admission(max_sessions=limits.max_sessions, kv_tokens=limits.kv_tokens)
         self._sessions: dict[SessionHandle, ScheduledSession] = {}
         self._thread = threading.Thread(target=self._run, name="target-steps", daemon=True)
@@ -135,16 +135,19 @@ class Scheduler:
         return True
 
     def _due_at(self) -> float | None:
-        """When the next step is due, by `time.perf_counter`; None while there is no session."""
-        due: float | None = None
-        for handle, session in list(self._sessions.items()):
-            try:
-                at = session.due_at()
-            except BaseException as error:
-                self._fail(handle, error)
-                continue
-            due = at if due is None else min(due, at)
-        return due
+        """When the next step is due, by `time.perf_counter`; None while there is no session.
+
+        Nobody waits for a draft beside others: who waits falls out of step with them, and steps
+        carry fewer sessions.
+        """
+        if len(self._sessions) != 1:
+            return 0.0 if self._sessions else None
+        ((handle, session),) = self._sessions.items()
+        try:
+            return session.due_at()
+        except BaseException as error:
+            self._fail(handle, error)
+            return None
 
     def _hear(self, handle: SessionHandle, mail: Mail) -> None:
         try:
@@ -162,30 +165,20 @@ class Scheduler:
 
     def _admit(self, handle: SessionHandle) -> None:
         need = handle.request.kv_tokens
-        session = ScheduledSession(
-            handle, self.runner.new_cache(need), DraftPolicy(self._cost), time.perf_counter()
-        )
+        cache = self.runner.new_cache(need + BRANCH_SLOTS)
+        session = ScheduledSession(handle, cache, DraftPolicy(self._cost), time.perf_counter())
         self._admission.admit(need)
         self._sessions[handle] = session
         handle.listener.opened()
 
     def _plan(self, now: float) -> StepPlan:
-        running: list[ScheduledSession] = []
-        reading: list[ScheduledSession] = []
-        others_run = False
-        for handle, session in list(self._sessions.items()):
-            try:
-                is_due = session.due_at() <= now
-            except BaseException as error:
-                self._fail(handle, error)
-                continue
-            if session.is_reading:
-                reading.append(session)
-            elif is_due:
-                running.append(session)
-            else:
-                others_run = True
-        plan = self._planner.plan(running, reading, now, others_run=others_run)
+        due_at = self._due_at()
+        if due_at is None or due_at > now:
+            return StepPlan()
+        sessions = self._sessions.values()
+        reading = [session for session in sessions if session.is_reading]
+        running = [session for session in sessions if not session.is_reading]
+        plan = self._planner.plan(running, reading, now)
         for session, fault in plan.failed:
             self._fail(session.handle, fault)
         return plan
@@ -201,7 +194,8 @@ class Scheduler:
         step_ms = (time.perf_counter() - started) * 1e3
         self._planner.observe(plan, step_ms)
         for planned, of_row in zip(plan.rows, logits, strict=True):
-            self._settle(planned, of_row, step_ms)
+            alone_ms = self._planner.calibrated_ms_without(planned, plan)
+            self._settle(planned, of_row, step_ms, alone_ms)
 
     def _recover(
         self, rows: Sequence[PlannedRow], lengths: Sequence[int], error: Exception
@@ -220,7 +214,7 @@ class Scheduler:
                 self._fail(handle, its_own)
                 self._require_working_target()
             else:
-                self._settle(planned, logits, (time.perf_counter() - started) * 1e3)
+                self._settle(planned, logits, (time.perf_counter() - started) * 1e3, None)
 
     def _require_working_target(self) -> None:
         """Some faults stay (a GPU's, say): better no node than one that fails every session."""
@@ -232,39 +226,55 @@ class Scheduler:
         finally:
             cache.close()
 
-    def _settle(self, planned: PlannedRow, logits: torch.Tensor, step_ms: float) -> None:
+    def _settle(
+        self, planned: PlannedRow, logits: torch.Tensor, step_ms: float, alone_ms: float | None
+    ) -> None:
+        """`alone_ms`: what the step was measured to take at start-up without the session's draft;
+        None when that says nothing of this step."""
         session = planned.session
         try:
             if planned.row.num_logits:
-                self._commit(planned, logits, step_ms)
+                self._commit(planned, logits, step_ms, alone_ms)
             else:
                 session.ready_at = time.perf_counter()
         except BaseException as error:  # a tokenizer's panic is no Exception
             self._fail(session.handle, error)
 
-    def _commit(self, planned: PlannedRow, logits: torch.Tensor, step_ms: float) -> None:
+    def _commit(
+        self, planned: PlannedRow, logits: torch.Tensor, step_ms: float, alone_ms: float | None
+    ) -> None:
         session, draft = planned.session, planned.draft
-        draft_ids = [token.token_id for token in draft]
+        num_before = session.cache.length - planned.num_tokens
         now = time.perf_counter()
         try:
-            accepted = accept(logits, draft_ids, session.chooser, session.answer_ids)
+            accepted = accept(
+                logits,
+                [token.token_id for token in draft],
+                [token.parent for token in draft],
+                session.chooser,
+                session.answer_ids,
+            )
         except InternalError:
             if not draft:
                 raise
-            session.go_on_without_draft(session.cache.length - len(planned.row.token_ids), now)
+            session.go_on_without_draft(num_before, now)
             return
-        session.policy.committed(
-            [token.probability for token in draft],
-            accepted.num_accepted,
-            (now - session.ready_at) * 1e3,
-        )
+        ids, path = accepted.token_ids, accepted.path
+        session.policy.checked(draft, path)
+        if session.answer_ids:  # the first round is the prompt's
+            round_ms = (now - session.ready_at) * 1e3
+            session.policy.committed(len(ids), round_ms)
+            if alone_ms is not None:
+                session.policy.judge(
+                    len(path), was_checked=bool(draft), ms=round_ms, alone_ms=alone_ms
+                )
         block = Block(
-            token_ids=tuple(accepted.token_ids),
-            scores=_scores(logits, accepted.token_ids, session.request.num_logprobs),
+            token_ids=tuple(ids),
+            scores=_scores(logits, accepted, session.request.num_logprobs),
             num_drafted=len(draft),
-            num_accepted=accepted.num_accepted,
-            draft_seq=session.draft_seq if draft else 0,
-            draft_room=session.room_behind(len(accepted.token_ids)),
+            num_accepted=len(path),
+            newest_piece=session.newest_piece if draft else 0,
+            draft_room=session.room_behind(len(ids)),
             step_ms=step_ms,
             wait_ms=planned.wait_ms,
         )
@@ -272,8 +282,14 @@ class Scheduler:
         if kept.reason is not None:
             self._release(session.handle)
             return
-        session.commit(block.token_ids[: kept.num_tokens], now)
-        if kept.offer is not None:
+        # The target's own token is cached by the next step.
+        num_uncached = planned.num_tokens - len(draft)
+        slots = [*range(num_uncached), *(num_uncached + index for index in path)]
+        kept_ids, held = block.token_ids[: kept.num_tokens], session.draft
+        session.commit(kept_ids, num_before, slots[: num_uncached + len(kept_ids) - 1], now)
+        if kept.offer is None:
+            session.go_on_with(held, kept_ids)
+        else:
             session.take(kept.offer, self._facts.vocabulary_size)
 
     def _fail(self, handle: SessionHandle, error: BaseException) -> None:
@@ -326,11 +342,11 @@ def _cannot_go_on(error: BaseException) -> InternalError:
 
 
 def _scores(
-    logits: torch.Tensor, token_ids: Sequence[int], num_top: int | None
+    logits: torch.Tensor, accepted: Accepted, num_top: int | None
 ) -> tuple[ScoredToken, ...]:
     if num_top is None:
         return ()
     return tuple(
-        score_token(row, token_id, num_top)
-        for row, token_id in zip(logits[: len(token_ids)], token_ids, strict=True)
+        score_token(logits[position], token_id, num_top)
+        for position, token_id in zip(accepted.positions, accepted.token_ids, strict=True)
     )

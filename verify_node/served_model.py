@@ -13,6 +13,7 @@ from transformers import GenerationConfig
 from anydraft.errors import ContextFullError, FailedPreconditionError, InvalidRequestError
 from anydraft.rpc.validation import validate_spec
 from anydraft.text.alignment import DraftAligner
+from anydraft.text.lookup import PromptLookup, prompt_parts
 from anydraft.text.tokenizer import TextTokenizer
 from anydraft.v1.prompt_pb2 import GenerationSpec
 from verify_node.generation_defaults import GenerationDefaults
@@ -30,6 +31,8 @@ class PreparedAnswer:
 
     request: TargetRequest
     limits: AnswerLimits
+    lookup: PromptLookup | None
+    """Of its own; None when the target is to answer alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +87,7 @@ class ServedModel:
                 self._aligner,
                 prepared.request.prompt_ids,
                 prepared.limits,
+                prepared.lookup,
                 session,
                 on_event,
                 self._align_aside,
@@ -129,7 +133,8 @@ class ServedModel:
             num_logprobs=spec.logprobs if spec.HasField("logprobs") else None,
             expects_drafts=expects_drafts,
         )
-        return PreparedAnswer(request, limits)
+        lookup = PromptLookup(prompt_parts(spec.prompt)) if expects_drafts else None
+        return PreparedAnswer(request, limits, lookup)
 
     def _check_model(self, asked: str) -> None:
         if asked and asked != self.name:

@@ -26,7 +26,7 @@ from anydraft.v1.verification_pb2_grpc import VerificationServiceServicer
 from anydraft.version import PROTOCOL_REVISION, VERSION
 from verify_node.open_answer import OpenAnswer, open_answer
 from verify_node.served_model import ServedModel
-from verify_node.session_text import MAX_CREDIT_PIECES, TextBlock
+from verify_node.session_text import TextBlock
 
 _LINGER_S = 2.0
 """How long the node waits for a client to end its side of a finished session."""
@@ -66,7 +66,7 @@ class VerificationService(VerificationServiceServicer):
         session_id = opening.session_id or uuid.uuid4().hex
         async with open_answer(model, opening.spec, session_id, expects_drafts=True) as answer:
             with answering():
-                yield verification.VerifyResponse(opened=answer.opened(MAX_CREDIT_PIECES))
+                yield verification.VerifyResponse(opened=answer.opened())
                 reader = asyncio.create_task(_read_drafts(requests, answer))
                 try:
                     async for block in answer.blocks():
@@ -132,7 +132,7 @@ async def _read_drafts(
 
 def _verdict(block: TextBlock) -> verification.Verdict:
     return verification.Verdict(
-        draft_seq=block.draft_seq,
+        newest_piece=block.newest_piece,
         base_bytes=block.base_bytes,
         text=block.text,
         token_ids=block.token_ids,
@@ -141,7 +141,6 @@ def _verdict(block: TextBlock) -> verification.Verdict:
         logprobs=block.logprobs,
         credit_pieces=block.credit_pieces,
         step_ms=block.step_ms,
-        held_bytes=block.held_bytes,
     )
 
 
@@ -157,7 +156,7 @@ class GenerationService(GenerationServiceServicer):
         model, session_id = self._slot.require(), uuid.uuid4().hex
         async with open_answer(model, request.spec, session_id, expects_drafts=False) as answer:
             with answering():
-                yield generation.GenerateResponse(opened=answer.opened(0))
+                yield generation.GenerateResponse(opened=answer.opened())
                 async for block in answer.blocks():
                     yield generation.GenerateResponse(delta=_delta(block))
                     if block.finished is not None:

@@ -8,17 +8,16 @@ and the ids that it follows, is guarded by a lock that is never held for long.
 from __future__ import annotations
 
 import logging
-import math
 import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from anydraft.errors import AnydraftError
-from anydraft.text.alignment import Candidate, DraftAligner
+from anydraft.text.alignment import DraftAligner
 from anydraft.text.answer import AnswerText
 from anydraft.text.continuation import WINDOW_TOKENS
-from anydraft.text.drafts import DraftBuffer
+from anydraft.text.lookup import PromptLookup
 from anydraft.text.tokenizer import TextTokenizer
 from anydraft.v1.result_pb2 import (
     FINISH_REASON_EOS,
@@ -31,14 +30,11 @@ from anydraft.v1.result_pb2 import (
 )
 from anydraft.v1.verification_pb2 import Draft
 from verify_node.sampling_settings import ScoredToken
-from verify_node.target import Block, Commit, DraftToken, FinishReason, Offer, TargetSession
+from verify_node.session_draft import MAX_CREDIT_PIECES, DraftSnapshot, SessionDraft
+from verify_node.target import Block, Commit, FinishReason, Offer, TargetSession
 
 _log = logging.getLogger(__name__)
 
-MAX_CREDIT_PIECES = 48
-"""Draft pieces that a session holds beyond its committed text, whatever the target could use."""
-_END_PROBABILITY = 0.5
-"""How likely an assistant's guess that the answer ends is taken to be."""
 _REASONS = {
     "eos": FINISH_REASON_EOS,
     "stop": FINISH_REASON_STOP,
@@ -54,8 +50,8 @@ class Admitted:
 class TextBlock:
     """What one block committed, as text."""
 
-    draft_seq: int
-    """The newest draft that was checked, 0 for none."""
+    newest_piece: int
+    """The newest piece of the draft that was checked, 0 for none."""
     base_bytes: int
     text: str
     """Whole characters, special tokens written out; starts at `base_bytes` of the answer."""
@@ -66,7 +62,6 @@ class TextBlock:
     """Leading bytes of `text` that were drafted and accepted."""
     logprobs: list[TokenLogprobs]
     credit_pieces: int
-    held_bytes: int
     step_ms: float
     finished: Finished | None
 
@@ -95,20 +90,6 @@ class _Cut:
     user_text: str
 
 
-@dataclass(frozen=True, slots=True)
-class _Held:
-    """The draft text of one moment, and what it follows."""
-
-    seq: int
-    num_committed: int
-    context: Sequence[int]
-    """The last committed ids, as many as an alignment may look at."""
-    pending: bytes
-    text: str
-    pieces: Sequence[tuple[str, float]]
-    ends: bool
-
-
 class SessionText:
     """A `SessionListener` that turns blocks into `TextBlock`s, and drafts into offers."""
 
@@ -118,11 +99,13 @@ class SessionText:
         aligner: DraftAligner,
         prompt_ids: Sequence[int],
         limits: AnswerLimits,
+        lookup: PromptLookup | None,
         target: TargetSession,
         on_event: Callable[[SessionEvent], None],
         align_aside: Callable[[Callable[[], None]], object],
     ) -> None:
-        """`align_aside` runs what it is given on another thread, one after the other."""
+        """`lookup` drafts, too, where it is given. `align_aside` runs what it is given on another
+        thread, one after the other."""
         self._aligner = aligner
         self._limits = limits
         self._target = target
@@ -138,27 +121,30 @@ class SessionText:
         self._num_prompt = len(prompt_ids)
         self._pending = b""
         """Bytes of committed ids that are not text yet."""
-        self._drafts = DraftBuffer(max_pieces=MAX_CREDIT_PIECES)
+        self._draft = SessionDraft(lookup)
         self._alignment_due = False
+        self._is_offered = False
+        """Whether the target has something of the draft node for where the answer stands."""
         self._over = False
 
     # From the event loop.
 
     def draft(self, draft: Draft) -> None:
-        """A draft arrived. Stale ones are counted, never an error; an empty one says that nothing
-        will come before the next verdict.
+        """A draft arrived. Stale pieces are counted, never an error; a draft without pieces says
+        that nothing will come before the next verdict.
+
+        Where the target has a draft already it does not wait for more: what comes during its step
+        is aligned once, when the step is committed.
         """
-        # One by one, as far as there is room: a message can hold two million of them.
-        pieces = ((piece.text, piece.logprob) for piece in draft.pieces)
         with self._lock:
             if self._over:
                 return
-            is_empty = not draft.pieces and not draft.ends
-            if is_empty and draft.base_bytes == self._drafts.committed_bytes:
-                self._target.decline(len(self._ids) - self._num_prompt)
+            if not draft.pieces:
+                if draft.base_bytes == self._draft.committed_bytes:
+                    self._target.decline(len(self._ids) - self._num_prompt)
                 return
-            taken = self._drafts.offer(draft.seq, draft.base_bytes, pieces, draft.ends)
-            if not taken or self._alignment_due:
+            taken = self._draft.take(draft)
+            if not taken or self._alignment_due or self._is_offered:
                 return
             self._alignment_due = True
         self._align_aside(self._align_and_offer)
@@ -170,9 +156,10 @@ class SessionText:
             if not self._alignment_due or self._over:
                 return  # the target's thread was first
             self._alignment_due = False
-            held = self._held()
-        if (offer := self._aligned(held)) is not None:
+            snapshot = self._snapshot()
+        if (offer := self._aligned(snapshot)) is not None:
             self._target.offer(offer)
+            self._note(offer)
 
     # From the target's thread.
 
@@ -184,12 +171,14 @@ class SessionText:
         with self._lock:
             text = self._commit(block, cut)
             self._over = cut.reason is not None
-            self._alignment_due = False
-            held = self._held()
+            self._alignment_due = self._is_offered = False
+            snapshot = None if self._over else self._snapshot()
         self._on_event(text)
-        if cut.reason is not None:
+        if snapshot is None:
             return Commit(cut.num_tokens, cut.reason)
-        return Commit(cut.num_tokens, offer=self._aligned(held))
+        if (offer := self._aligned(snapshot)) is not None:
+            self._note(offer)
+        return Commit(cut.num_tokens, offer=offer)
 
     def failed(self, error: AnydraftError) -> None:
         with self._lock:
@@ -226,24 +215,24 @@ class SessionText:
 
     def _commit(self, block: Block, cut: _Cut) -> TextBlock:
         """Under the lock."""
-        base_bytes = self._drafts.committed_bytes
+        base_bytes = self._draft.committed_bytes
         token_ids = block.token_ids[: cut.num_tokens]
         num_accepted = min(block.num_accepted, cut.num_tokens)
         drafted, text = "".join(cut.texts[:num_accepted]), "".join(cut.texts)
         self._ids.extend(token_ids)
         self._pending = self._answer.pending
-        self._drafts.commit(text)
+        self._draft.commit(text.encode(), block.num_drafted)
         self._count(block, cut.num_tokens, num_accepted)
         return TextBlock(
-            draft_seq=block.draft_seq,
+            newest_piece=block.newest_piece,
             base_bytes=base_bytes,
             text=text,
             user_text=cut.user_text,
             token_ids=token_ids,
             drafted_bytes=len(drafted.encode()),
             logprobs=[_logprobs(score) for score in block.scores[: cut.num_tokens]],
-            credit_pieces=min(block.draft_room, MAX_CREDIT_PIECES),
-            held_bytes=self._drafts.held_bytes,
+            # Drafters work ahead of steps: what one step could use says only whether to go on.
+            credit_pieces=MAX_CREDIT_PIECES if block.draft_room else 0,
             step_ms=block.step_ms,
             finished=self._finished(cut.reason),
         )
@@ -264,64 +253,33 @@ class SessionText:
     def _finished(self, reason: FinishReason | None) -> Finished | None:
         if reason is None:
             return None
-        self.stats.text_bytes = self._drafts.committed_bytes
-        self.stats.stale_drafts = self._drafts.stale
+        self.stats.text_bytes = self._draft.committed_bytes
+        self.stats.stale_pieces = self._draft.stale_pieces
         return Finished(reason=_REASONS[reason], stop=self._answer.stop or "", stats=self.stats)
 
-    def _held(self) -> _Held:
+    def _snapshot(self) -> DraftSnapshot:
         """Under the lock."""
-        return _Held(
-            seq=self._drafts.last_seq,
-            num_committed=len(self._ids) - self._num_prompt,
-            context=self._ids[-WINDOW_TOKENS:],
-            pending=self._pending,
-            text=self._drafts.text,
-            pieces=self._drafts.pieces,
-            ends=self._drafts.ends,
+        return self._draft.snapshot(
+            len(self._ids) - self._num_prompt, self._ids[-WINDOW_TOKENS:], self._pending
         )
 
     # From either thread, without the lock.
 
-    def _aligned(self, held: _Held) -> Offer | None:
+    def _note(self, offer: Offer) -> None:
+        with self._lock:
+            if offer.num_committed == len(self._ids) - self._num_prompt:
+                self._is_offered = offer.newest_piece > 0 and bool(offer.tokens)
+
+    def _aligned(self, snapshot: DraftSnapshot) -> Offer | None:
         """What the draft text means in ids of the target. An answer needs no drafts, so a fault
         here costs this draft and no more."""
         try:
-            return self._align(held)
+            return snapshot.offer(self._aligner, self._limits.end_id)
         except Exception:
             _log.exception("a draft could not be aligned; the answer goes on without it")
         except BaseException:  # a panic of the tokenizers library
             _log.critical("a draft broke the tokenizer; the answer goes on without it")
         return None
-
-    def _align(self, held: _Held) -> Offer:
-        candidates = self._aligner.align(held.context, held.pending, held.text)
-        draft = _with_probabilities(candidates, held.pieces)
-        covered = candidates[-1].end if candidates else 0
-        end_id = self._limits.end_id
-        if held.ends and end_id is not None and covered == len(held.text.encode()):
-            draft.append(DraftToken(end_id, _END_PROBABILITY))
-        return Offer(held.num_committed, tuple(draft), held.seq)
-
-
-def _with_probabilities(
-    candidates: Sequence[Candidate], pieces: Sequence[tuple[str, float]]
-) -> list[DraftToken]:
-    """The assistant's log-probabilities, moved from its pieces to the target's tokens.
-
-    A piece counts towards the first token that it overlaps: what a token says is as likely as all
-    pieces that begin in it.
-    """
-    tokens: list[DraftToken] = []
-    index, begins_at = 0, 0
-    for candidate in candidates:
-        logprob = 0.0
-        while index < len(pieces) and begins_at < candidate.end:
-            logprob += pieces[index][1]
-            begins_at += len(pieces[index][0].encode())
-            index += 1
-        probability = math.exp(min(logprob, 0.0)) if math.isfinite(logprob) else 0.0
-        tokens.append(DraftToken(candidate.token_id, probability))
-    return tokens
 
 
 def _logprobs(score: ScoredToken) -> TokenLogprobs:

@@ -27,6 +27,8 @@ class StepCost:
         # took.
         self._ms = [min(ms for _, ms in points[i:]) for i in range(len(points))]
         self._scale = 1.0
+        self._found: dict[int, float] = {}
+        """Asked for hundreds of times in each step."""
 
     def ms(self, tokens: int) -> float:
         """Expected duration of a step over `tokens` tokens."""
@@ -42,6 +44,12 @@ class StepCost:
         self._scale += _WEIGHT * (min(max(ratio, 0.2), 5.0) - self._scale)
 
     def _base_ms(self, tokens: int) -> float:
+        found = self._found.get(tokens)
+        if found is None:
+            found = self._found[tokens] = self._interpolated_ms(tokens)
+        return found
+
+    def _interpolated_ms(self, tokens: int) -> float:
         right = bisect.bisect_left(self._tokens, tokens)
         right = min(max(right, 1), len(self._tokens) - 1)
         x0, x1 = self._tokens[right - 1], self._tokens[right]

@@ -1,4 +1,5 @@
-"""What one step runs: running sessions first, prompts in what is left of a bounded step.
+"""What one step runs: running sessions first with the draft tokens that are worth their cost, then
+prompts in what is left of a bounded step.
 
 A step lasts as long as the gap that every running session sees in its text, so prompts that are
 read beside them get only as many tokens as may lengthen it. With nobody running, a step is as
@@ -10,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from verify_node.draft_tree import Draft, best_path, part, within_depth
 from verify_node.runners.base import Row
 from verify_node.scheduled_session import ScheduledSession
 from verify_node.step_cost import PromptCost, StepCost
-from verify_node.target import DraftToken
 
 _STRETCH = 1.0
 """How much longer a step may become by reading prompts, as a share of what it takes without. Twice
@@ -27,14 +28,19 @@ _LEAST_SHARE = 8
 takes to read the text before it, so fewer prompts take turns rather than all take part."""
 
 
+_Likely = tuple[float, int, int]
+"""A draft token: its reach, negative so that the likeliest comes first, row of the plan, index in
+the session's draft. Sorted, a token still comes behind its parent."""
+
+
 @dataclass(slots=True)
 class PlannedRow:
     """What one session runs in a step."""
 
     session: ScheduledSession
     row: Row
-    draft: tuple[DraftToken, ...] = ()
-    """The draft tokens at the end of the row."""
+    draft: Draft = ()
+    """The draft tokens at the end of the row, their parents counted among themselves."""
     wait_ms: float = 0.0
     reads_prompt: bool = False
 
@@ -61,7 +67,9 @@ class StepPlan:
 class StepPlanner:
     """Chooses rows; the caches and the committed ids stay as they are."""
 
-    def __init__(self, cost: StepCost, max_step_tokens: int) -> None:
+    def __init__(self, cost: StepCost, max_step_tokens: int, *, takes_trees: bool) -> None:
+        """`takes_trees`: whether the runner does; else, of each draft, its best path is checked."""
+        self._takes_trees = takes_trees
         self._cost = cost
         self._prompt_cost = PromptCost(cost)
         self._max_tokens = max_step_tokens
@@ -71,29 +79,61 @@ class StepPlanner:
         running: Sequence[ScheduledSession],
         reading: Sequence[ScheduledSession],
         now: float,
-        *,
-        others_run: bool,
     ) -> StepPlan:
-        """`running` and `reading` are those that are due, by `time.perf_counter`; `others_run`
-        says that further sessions are running, but wait for drafts in this step."""
+        """`running` and `reading` are those that are due, by `time.perf_counter`."""
         plan = StepPlan()
         reserve = min(_RESERVED_PROMPT_TOKENS, self._max_tokens // 2) if reading else 0
         left = self._max_tokens - reserve
+        alone = len(running) + len(reading) == 1
+        likely: list[_Likely] = []
         # Those that wait longest first: there may be more of them than tokens in a step.
-        for session in sorted(running, key=lambda s: s.ready_at):
-            if left <= 0:
-                break
+        for session in sorted(running, key=lambda s: s.ready_at)[:left]:
             try:
-                planned = _run(session, left, plan.num_tokens, now)
+                wait_ms = session.begin_step(now, alone=alone)
+                row = Row(session.cache, session.uncached_ids(1), 1)
+                likely += self._likely(session, len(plan.rows))
             except BaseException as error:  # one session's fault, also when it is a panic of Rust
                 plan.failed.append((session, error))
                 continue
-            left -= planned.num_tokens
-            plan.rows.append(planned)
-        anybody_runs = bool(plan.rows) or others_run
-        tokens = self._tokens_for_prompts(plan.num_tokens, anybody_runs=anybody_runs)
+            plan.rows.append(PlannedRow(session, row, wait_ms=wait_ms))
+        self._add_drafts(plan, likely, left - len(plan.rows))
+        tokens = self._tokens_for_prompts(plan.num_tokens, anybody_runs=bool(plan.rows))
         self._read(plan, sorted(reading, key=lambda s: s.ready_at), tokens)
         return plan
+
+    def _likely(self, session: ScheduledSession, at: int) -> list[_Likely]:
+        """The draft tokens that the session's row, the plan's row `at`, may check."""
+        draft = session.draft
+        if not draft:
+            return []
+        reaches = session.policy.reaches(draft)
+        indices = within_depth(draft, session.room)
+        if not self._takes_trees:
+            indices = best_path(draft, reaches, indices)
+        return [(-reaches[index], at, index) for index in indices]
+
+    def _add_drafts(self, plan: StepPlan, likely: list[_Likely], left: int) -> None:
+        """The likeliest draft tokens of all sessions, as long as the step is expected to give more
+        tokens a second with them; maximises (expected tokens) / (time of the step)."""
+        likely.sort()
+        num_rows = len(plan.rows)
+        worth, best_rate = 0, num_rows / self._cost.ms(max(num_rows, 1))
+        expected = float(num_rows)
+        for count, (against, _, _) in enumerate(likely[:left], start=1):
+            expected -= against
+            rate = expected / self._cost.ms(num_rows + count)
+            if rate > best_rate:
+                worth, best_rate = count, rate
+        chosen: list[list[int]] = [[] for _ in plan.rows]
+        for _, at, index in likely[:worth]:
+            chosen[at].append(index)
+        for _, at, index in likely[worth:left]:
+            # The first of a row that has none: a token without a parent.
+            if not chosen[at] and plan.rows[at].session.policy.probe_is_due(num_rows):
+                chosen[at].append(index)
+        for planned, indices in zip(plan.rows, chosen, strict=True):
+            if indices:
+                _add_draft(planned, sorted(indices)[: planned.session.slots])
 
     def observe(self, plan: StepPlan, ms: float) -> None:
         """The step took `ms`."""
@@ -104,6 +144,13 @@ class StepPlanner:
         # A step that reads prompts says nothing of t_v: the text before them decides its time.
         without_ms = self._cost.ms(max(plan.num_tokens - prompt_tokens, 1))
         self._prompt_cost.observe(prompt_tokens, ms - without_ms)
+
+    def calibrated_ms_without(self, planned: PlannedRow, plan: StepPlan) -> float | None:
+        """What the step took at start-up, less the draft of one row; None when it reads prompts,
+        whose cost depends on the text before them."""
+        if plan.num_prompt_tokens:
+            return None
+        return self._cost.calibrated_ms(plan.num_tokens - len(planned.draft))
 
     def _tokens_for_prompts(self, running_tokens: int, *, anybody_runs: bool) -> int:
         left = self._max_tokens - running_tokens
@@ -125,16 +172,19 @@ class StepPlanner:
             plan.rows.append(PlannedRow(session, row, reads_prompt=True))
 
 
-def _run(session: ScheduledSession, left: int, others: int, now: float) -> PlannedRow:
-    """The last committed token, and as much of the draft as is worth checking in a step that has
-    `left` tokens left and already has `others` of other sessions."""
-    wait_ms = session.begin_step(now)
-    token_ids = session.uncached_ids(left)
-    draft = session.draft[: min(left - len(token_ids), session.room)]
-    probabilities = [token.probability for token in draft]
-    draft = draft[: session.policy.num_to_check(probabilities, others)]
-    ids = [*token_ids, *(token.token_id for token in draft)]
-    return PlannedRow(session, Row(session.cache, ids, 1 + len(draft)), draft, wait_ms)
+def _add_draft(planned: PlannedRow, indices: Sequence[int]) -> None:
+    session, row = planned.session, planned.row
+    draft = part(session.draft, indices)
+    # In the row, the last committed token stands before the draft.
+    parents = [-1, *(token.parent + 1 for token in draft)]
+    is_chain = all(parent == at - 1 for at, parent in enumerate(parents))
+    planned.draft = draft
+    planned.row = Row(
+        row.cache,
+        [*row.token_ids, *(token.token_id for token in draft)],
+        1 + len(draft),
+        None if is_chain else parents,
+    )
 
 
 def shares(wanted: Sequence[int], tokens: int) -> list[int]:

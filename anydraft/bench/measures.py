@@ -151,7 +151,7 @@ def rounds(answers: Sequence[Answer]) -> Rounds:
         bytes_per_accepted_token=_share(
             sum(s.sent_bytes + s.received_bytes for s in stats), accepted
         ),
-        stale_per_step=_share(sum(_stale(s) for s in stats), steps),
+        stale_per_step=_share(sum(s.stale_pieces for s in stats), steps),
     )
 
 
@@ -218,7 +218,3 @@ def by_category(outcomes: Sequence[Outcome]) -> Mapping[str, list[Outcome]]:
 
 def _share(amount: float, of: float) -> float | None:
     return amount / of if of else None
-
-
-def _stale(stats: object) -> int:
-    return int(getattr(stats, "stale_pieces", getattr(stats, "stale_drafts", 0)))

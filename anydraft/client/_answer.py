@@ -63,8 +63,8 @@ class Stats:
     """Draft tokens that the target checked."""
     accepted: int
     """Of those, the tokens that the target would have said itself."""
-    stale_drafts: int
-    """Drafts dropped unread: too late, contradicted, or with a gap before them."""
+    stale_pieces: int
+    """Draft pieces dropped when they came: too late, contradicted, or hanging nowhere."""
     text_bytes: int
     prefill_ms: float
     """On the verifier: until the first token, queueing included."""

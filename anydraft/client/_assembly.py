@@ -115,7 +115,7 @@ class AnswerAssembler:
             draft_rounds=stats.draft_rounds,
             drafted=stats.drafted_tokens,
             accepted=stats.accepted_tokens,
-            stale_drafts=stats.stale_drafts,
+            stale_pieces=stats.stale_pieces,
             text_bytes=stats.text_bytes,
             prefill_ms=stats.prefill_ms,
             verify_ms=stats.verify_ms,

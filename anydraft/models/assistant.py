@@ -30,6 +30,9 @@ from anydraft.models.resolve import HubName, offers_onnx, parse_name, resolve_fi
 
 logger = logging.getLogger(__name__)
 
+_TREES, _CHAINS = "tree-genai", "genai"
+"""In the names of exports, before the version of the builder: what the graph can do."""
+
 
 def resolve_assistant(
     name: str,
@@ -89,7 +92,7 @@ def resolve_assistant_files(
     if found := _cached_export(stem):
         return _exported(found, name)
     require_export_extra(name)
-    out = cache_root() / "onnx" / f"{stem}-genai{builder_version()}"
+    out = cache_root() / "onnx" / f"{stem}-{_TREES}{builder_version()}"
     with exclusive(out.name, f"exporting {name}"):
         found = _cached_export(stem) or export_assistant(
             files, out, precision, progress=progress, trust_remote_code=trust_remote_code
@@ -129,12 +132,19 @@ def _require_ready_made(meant: HubName, name: str, precision: str) -> None:
 
 
 def _cached_export(stem: str) -> Path | None:
-    """The newest finished export of that key, by whichever version of the builder."""
-    finished = sorted(
-        (cache_root() / "onnx").glob(f"{stem}-genai*/{MANIFEST}"),
-        key=lambda manifest: manifest.stat().st_mtime_ns,
-    )
-    return finished[-1].parent if finished else None
+    """The newest finished export of that key, by whichever version of the builder.
+
+    Of those that know no trees, made before there were any, only where none can be made anew.
+    """
+    folder = cache_root() / "onnx"
+    for kind in (_TREES,) if can_export() else (_TREES, _CHAINS):
+        finished = sorted(
+            folder.glob(f"{stem}-{kind}*/{MANIFEST}"),
+            key=lambda manifest: manifest.stat().st_mtime_ns,
+        )
+        if finished:
+            return finished[-1].parent
+    return None
 
 
 def _key(files: ModelFiles) -> str:

@@ -2,7 +2,7 @@
 
     models/<name>-<sha256>/<file>          a registry model, with `<file>.verified.json` beside it
     parts/<name>-<sha256>/                 what was downloaded of one that is not complete yet
-    onnx/<name>-<fingerprint>-<precision>-<builder>/    an assistant exported by this machine
+    onnx/<name>-<fingerprint>-<precision>-<kind>-<builder>/    an assistant exported by this machine
     locks/                                 one lock file for each of the above
 
 This module knows nothing about where models come from.

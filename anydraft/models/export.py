@@ -31,6 +31,7 @@ from anydraft.models.files import ModelFiles
 from anydraft.models.loading import load_dense, progress_bars
 from anydraft.models.onnx_check import onnx_logits
 from anydraft.models.progress import wants_progress
+from anydraft.models.tree_graph import add_tree_inputs
 from anydraft.version import VERSION
 
 logger = logging.getLogger(__name__)
@@ -71,7 +72,7 @@ class _Reference:
 
 def can_export() -> bool:
     """Whether the `export` extra is installed."""
-    needed = ("torch", "transformers", "onnx_ir", "onnxruntime", "onnxruntime_genai")
+    needed = ("torch", "transformers", "onnx", "onnx_ir", "onnxruntime", "onnxruntime_genai")
     return all(importlib.util.find_spec(package) for package in needed)
 
 
@@ -147,6 +148,8 @@ def _export_into(
     gc.collect()
     trust = (f"hf_remote={str(trust_remote_code).lower()}",)
     _run_builder(source, built, precision, files.name, trust)
+    if not add_tree_inputs(built / EXPORTED_DECODER):
+        logger.info("%s is exported to draft chains: its graph cannot be taught trees", files.name)
     tokenizer.save_pretrained(built)
     config.save_pretrained(built)
     # save_pretrained would refuse settings that generate only warns about.

@@ -6,6 +6,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from anydraft.models.tree_inputs import (
+    ATTENTION_BIAS,
+    LOGITS_POSITIONS,
+    MASKED,
+    POSITION_IDS,
+    WINDOW_BIAS,
+    WINDOW_KEY,
+)
+
 _NUMPY_TYPES = {
     "tensor(float)": "float32",
     "tensor(float16)": "float16",
@@ -27,10 +36,15 @@ def onnx_logits(decoder: Path, token_ids: Sequence[int], head_size: int) -> Any:
     session = onnxruntime.InferenceSession(
         str(decoder), options, providers=["CPUExecutionProvider"]
     )
+    places = np.arange(len(token_ids))
+    window = int(session.get_modelmeta().custom_metadata_map.get(WINDOW_KEY, len(token_ids)))
     known = {
         "input_ids": np.array([token_ids]),
         "attention_mask": np.ones((1, len(token_ids))),
-        "position_ids": np.arange(len(token_ids))[None],
+        POSITION_IDS: places[None],
+        LOGITS_POSITIONS: places,
+        ATTENTION_BIAS: np.zeros((1, 1, len(token_ids), len(token_ids))),
+        WINDOW_BIAS: (MASKED * (places <= places[:, None] - window))[None, None],
     }
     feeds = {}
     for node in session.get_inputs():

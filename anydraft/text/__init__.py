@@ -1,10 +1,9 @@
 """Text rules: what makes "any tokenizer" true. Everything else trusts them."""
 
-from anydraft.text.alignment import Candidate, DraftAligner
+from anydraft.text.alignment import Branch, Candidate, DraftAligner
 from anydraft.text.answer import AnswerPart, AnswerText
 from anydraft.text.chat import render_messages
 from anydraft.text.detokenizer import StreamingDetokenizer
-from anydraft.text.drafts import DraftBuffer
 from anydraft.text.mirror import AssistantMirror
 from anydraft.text.stopping import StopMatcher
 from anydraft.text.tokenizer import TextTokenizer
@@ -13,9 +12,9 @@ __all__ = [
     "AnswerPart",
     "AnswerText",
     "AssistantMirror",
+    "Branch",
     "Candidate",
     "DraftAligner",
-    "DraftBuffer",
     "StopMatcher",
     "StreamingDetokenizer",
     "TextTokenizer",

@@ -13,6 +13,7 @@ import math
 from collections import OrderedDict, deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 MEMORY_BYTES = 64 * 1024
 """How far back committed text is remembered, to judge pieces that come late."""
@@ -57,8 +58,7 @@ class Node:
         return self.start + len(self.text)
 
 
-@dataclass(frozen=True, slots=True)
-class Held:
+class Held(NamedTuple):
     """A node beyond the committed text, as `TextTree.best_first` finds it."""
 
     node: Node
@@ -111,16 +111,20 @@ class TextTree:
         """Adds a piece of one's own under the next id, below a held node, or at the end of the
         committed text. Returns its node, or the one that already says the same there; None when
         there is no room."""
-        if below is None:
-            return self.add(self.newest + 1, 0, self.committed_bytes, piece)
-        return self.add(self.newest + 1, below.id, 0, piece)
+        start = self.committed_bytes if below is None else below.end
+        siblings = self.roots if below is None else below.children
+        if (same := _same(siblings, start, piece.text, piece.ends)) is not None:
+            return same
+        return self.add(self.newest + 1, below.id if below else 0, self.committed_bytes, piece)
 
     def add(self, piece_id: int, parent_id: int, base_bytes: int, piece: Piece) -> Node | None:
         """Takes a piece in: below the piece `parent_id`, or, where that is 0, at `base_bytes` of
         the generated text. Returns its node; None when it was dropped, or is committed already."""
-        if piece_id <= self.newest or bool(piece.text) == piece.ends:
+        if piece_id <= self.newest:
             return None
         self.newest = piece_id
+        if bool(piece.text) == piece.ends:
+            return None
         parent = self._nodes.get(parent_id)
         start = self._start(parent_id, base_bytes) if parent is None else parent.end
         if start is None or not self._agrees(start, piece.text, piece.ends):
@@ -196,12 +200,10 @@ class TextTree:
     def _hold(self, node: Node, siblings: list[Node]) -> Node | None:
         if len(self._nodes) >= self._max_pieces:
             return None
-        for sibling in siblings:
-            same = (sibling.start, sibling.text, sibling.ends) == (node.start, node.text, node.ends)
-            if same:
-                sibling.ids.append(node.id)
-                self._nodes[node.id] = sibling
-                return sibling
+        if (same := _same(siblings, node.start, node.text, node.ends)) is not None:
+            same.ids.append(node.id)
+            self._nodes[node.id] = same
+            return same
         if self._num_bytes + len(node.text) > self._max_bytes:
             return None
         siblings.append(node)
@@ -226,6 +228,14 @@ class TextTree:
             self._passed[piece_id] = node.end
         while len(self._passed) > _MEMORY_NODES:
             self._passed.popitem(last=False)
+
+
+def _same(siblings: list[Node], start: int, text: bytes, ends: bool) -> Node | None:
+    """The one that says this in this place already."""
+    for node in siblings:
+        if (node.start, node.text, node.ends) == (start, text, ends):
+            return node
+    return None
 
 
 def _sound(logprob: float) -> float:

@@ -2,44 +2,35 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Protocol
 
+from anydraft.text.tree import TextTree
 from anydraft.v1.prompt_pb2 import Prompt
 
 
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """The text of one step of a drafter, at the end of which the verifier may cut."""
-
-    text: str
-    """Whole characters; empty while a character is unfinished."""
-    logprob: float
-    """Natural logarithm of how likely the drafter thinks it is."""
-    ends: bool = False
-    """The answer ends here; the text is empty."""
-
-
 class DraftStream(Protocol):
-    """The drafting of one session. Its text is prompt + committed text + its own draft.
+    """The drafting of one session: it grows the session's tree below the committed text.
 
-    Calls never overlap, but come from different threads. `step` may take a while and runs on a
+    Calls never overlap, but come from different threads. `grow` may take a while and runs on the
     drafting thread; the rest is quick. Whoever opened a stream closes it.
     """
 
     @property
     def idle(self) -> bool:
-        """Whether `step` has nothing more to say until the draft is restarted."""
+        """Whether `grow` has nothing more to do until the next `commit`."""
 
-    def step(self) -> Piece | None:
-        """The piece that follows the draft so far. None when there was none this time: work of
-        another kind was done (part of the prompt was read), or the stream has become idle.
-        """
+    def commit(self, text: str) -> None:
+        """Text was committed, after the tree has heard of it; empty when only room was made."""
 
-    def commit(self, text: str, *, restart: bool) -> None:
-        """Text was committed. Without `restart` it is the head of the draft, which goes on from its
-        end; with it, the draft is dropped and the next one follows the committed text.
-        """
+    def worth(self, tree: TextTree) -> float:
+        """What the next `grow` is worth beside those of other sessions: the chance that what it
+        adds lies on the way of the answer, 0 to 1. Asked on the drafting thread."""
+
+    def grow(self, tree: TextTree, limit: int) -> None:
+        """One pass: hangs at most `limit` new pieces, `limit >= 1`, below the committed text or
+        what is held; none when work of another kind was done (part of the prompt was read) or the
+        stream has become idle. The tree belongs to this session alone, and to this call while it
+        runs; between calls it has been told of commits, and other drafters may have hung pieces."""
 
     def close(self) -> None:
         """Frees what the stream holds (a KV cache). Idempotent, on the drafting thread; nothing
@@ -54,4 +45,4 @@ class Drafter(Protocol):
         """For people."""
 
     def open(self, prompt: Prompt) -> DraftStream:
-        """Quick: reading the prompt is left to the first steps."""
+        """Quick: reading the prompt is left to the first passes."""

@@ -1,15 +1,13 @@
-"""Prompt lookup where the text repeats itself, the assistant everywhere else."""
+"""Prompt lookup where the text repeats itself, and the assistant beside it in the same tree."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from anydraft.text.tree import TextTree
 from anydraft.v1.prompt_pb2 import Prompt
-from draft_node.drafters.base import Drafter, DraftStream, Piece
+from draft_node.drafters.base import Drafter, DraftStream
 from draft_node.drafters.lookup import LookupDrafter, LookupStream
-
-MIN_MATCH_BYTES = 24
-"""Shorter matches are right less often than an assistant is."""
 
 
 @dataclass(frozen=True)
@@ -17,7 +15,7 @@ class CombinedDrafter:
     """See `draft_node.drafters.base.Drafter`."""
 
     assistant: Drafter
-    lookup: LookupDrafter = field(default_factory=lambda: LookupDrafter(MIN_MATCH_BYTES))
+    lookup: LookupDrafter = field(default_factory=LookupDrafter)
 
     @property
     def description(self) -> str:
@@ -28,29 +26,31 @@ class CombinedDrafter:
 
 
 class CombinedStream:
-    """Decides at every restart who drafts next. See `draft_node.drafters.base.DraftStream`."""
+    """After every commit lookup first, which costs nothing; then the assistant, unless lookup was
+    sure. See `draft_node.drafters.base.DraftStream`."""
 
     def __init__(self, lookup: LookupStream, assistant: DraftStream) -> None:
         self._lookup = lookup
         self._assistant = assistant
-        self._current: DraftStream = assistant
-        self._restarted = True
 
     @property
     def idle(self) -> bool:
-        return not self._restarted and self._current.idle
+        return self._lookup.idle and (self._lookup.is_sure or self._assistant.idle)
 
-    def step(self) -> Piece | None:
-        if self._restarted:
-            self._current = self._lookup if self._lookup.find() else self._assistant
-            self._restarted = False
-        return self._current.step()
+    def commit(self, text: str) -> None:
+        self._lookup.commit(text)
+        self._assistant.commit(text)
 
-    def commit(self, text: str, *, restart: bool) -> None:
-        # Whoever did not draft hears text that it did not foresee.
-        for stream in (self._lookup, self._assistant):
-            stream.commit(text, restart=restart or stream is not self._current)
-        self._restarted = self._restarted or restart
+    def worth(self, tree: TextTree) -> float:
+        return (self._assistant if self._lookup.idle else self._lookup).worth(tree)
+
+    def grow(self, tree: TextTree, limit: int) -> None:
+        if not self._lookup.idle:
+            held = tree.num_pieces
+            self._lookup.grow(tree, limit)
+            if self.idle or tree.num_pieces > held:
+                return
+        self._assistant.grow(tree, limit)
 
     def close(self) -> None:
         self._lookup.close()

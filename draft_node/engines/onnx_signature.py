@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from anydraft.errors import UnsupportedModelError
+from anydraft.models.tree_inputs import ATTENTION_BIAS, LOGITS_POSITIONS, WINDOW_BIAS
 
 KEEP = "num_logits_to_keep"
 BRANCH = "use_cache_branch"
@@ -94,8 +95,12 @@ class Signature:
     """Of the input that limits for how many positions logits are made; None without it."""
     has_cache_branch: bool
     """Legacy merged exports: one graph for the first call, another for those with a past."""
+    logits_dtype: np.dtype[Any]
     vocab_size: int | None
     """None when the graph does not say."""
+    takes_trees: bool
+    """Has the inputs of `anydraft.models.tree_inputs`, those for sliding layers perhaps."""
+    has_window_bias: bool
 
 
 def read_signature(
@@ -113,6 +118,9 @@ def read_signature(
     made = {port.name: port for port in outputs}
     pasts = [port for port in inputs if names.present_of(port.name)]
     known = {names.input_ids, names.attention_mask, names.position_ids, KEEP, BRANCH}
+    takes_trees = {ATTENTION_BIAS, LOGITS_POSITIONS, names.position_ids} <= set(given)
+    if takes_trees:
+        known |= {ATTENTION_BIAS, LOGITS_POSITIONS, WINDOW_BIAS}
     _check_inputs(set(given) - {port.name for port in pasts} - known)
     for needed, ports in ((names.input_ids, given), (names.logits, made)):
         if needed not in ports:
@@ -130,7 +138,10 @@ def read_signature(
         position_dtype=_optional_dtype(given.get(names.position_ids), rank=2),
         logits_to_keep_shape=None if keep is None else (1,) * len(keep.shape),
         has_cache_branch=BRANCH in given,
+        logits_dtype=_dtype(made[names.logits]),
         vocab_size=vocabulary if isinstance(vocabulary, int) else None,
+        takes_trees=takes_trees,
+        has_window_bias=WINDOW_BIAS in given,
     )
 
 

@@ -43,7 +43,7 @@ def finished(reason: int = result_pb2.FINISH_REASON_EOS, stop: str = "") -> Resp
         draft_rounds=1,
         drafted_tokens=4,
         accepted_tokens=3,
-        stale_drafts=1,
+        stale_pieces=1,
         text_bytes=12,
         verify_ms=2.5,
         sent_bytes=50,

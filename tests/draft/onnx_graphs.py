@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from string import Template
+from typing import Any
 
 import numpy as np
 import onnx
@@ -134,9 +135,30 @@ def _weights() -> list[onnx.TensorProto]:
         "head": (WIDTH, VOCABULARY),
     }
     return [
-        numpy_helper.from_array(rng.normal(size=shape).astype(np.float32), name)
+        numpy_helper.from_array(rng.normal(scale=0.4, size=shape).astype(np.float32), name)
         for name, shape in shapes.items()
     ]
+
+
+def graph_reference() -> Callable[[tuple[int, ...]], np.ndarray[Any, Any]]:
+    """What every `Graph` computes, in numpy: ids to the log-probabilities of what follows."""
+    weights = {tensor.name: numpy_helper.to_array(tensor).astype(float) for tensor in _weights()}
+
+    def after(ids: tuple[int, ...]) -> np.ndarray[Any, Any]:
+        x = weights["words"][list(ids)] + weights["places"][: len(ids)]
+        q, k, v = (
+            (x @ weights[name]).reshape(-1, HEADS, SIZE).swapaxes(0, 1)
+            for name in ("wq", "wk", "wv")
+        )
+        scores = np.where(np.tri(len(ids)), q @ k.swapaxes(1, 2) * 0.35, -np.inf)
+        shares = np.exp(scores - scores.max(axis=-1, keepdims=True))
+        shares /= shares.sum(axis=-1, keepdims=True)
+        mixed = (shares @ v).swapaxes(0, 1).reshape(-1, WIDTH) @ weights["wo"] + x
+        logits = mixed[-1] @ weights["head"]
+        logits -= logits.max()
+        return np.asarray(logits - np.log(np.exp(logits).sum()))
+
+    return after
 
 
 def _rename(model: onnx.ModelProto, names: Mapping[str, str]) -> None:

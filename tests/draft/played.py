@@ -133,7 +133,8 @@ async def generate(
 
 
 def opened(credit: int = 48) -> VerifyResponse:
-    return VerifyResponse(opened=Opened(session_id="s", model="target", credit_pieces=credit))
+    facts = Opened(session_id="s", model="target", credit_pieces=credit, credit_bytes=65536)
+    return VerifyResponse(opened=facts)
 
 
 def finished() -> VerifyResponse:

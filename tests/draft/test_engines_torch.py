@@ -5,47 +5,56 @@ from __future__ import annotations
 import weakref
 from typing import Any
 
-import numpy as np
 import pytest
-import torch
 
 from anydraft.errors import ContextFullError, InternalError, UnsupportedModelError
 from draft_node.engines.torch import TorchEngine
 from tests import models_zoo
 from tests.draft.conftest import CONTEXT_TOKENS
+from tests.draft.engine_machine import drive, torch_reference
 
-WINDOWED = ["mistral", "gemma3"]
-
-
-def plain(model: Any, ids: list[int]) -> np.ndarray:
-    with torch.inference_mode():
-        return model(torch.tensor([ids]), use_cache=False).logits[0, -1].numpy()
+WINDOWED = ["mistral", "gemma3", "gpt_oss"]
 
 
-@pytest.mark.parametrize("name", ["llama", "gpt2", *WINDOWED])
-def test_cuts_are_exact_also_behind_a_window(name: str) -> None:
+@pytest.mark.parametrize("name", ["llama", "qwen2", "gpt2", *WINDOWED])
+def test_trees_are_what_their_paths_are(name: str) -> None:
     model = models_zoo.build(name)
     engine = TorchEngine(model)
-    state = engine.open()
-    rng = np.random.default_rng(2)
-    held: list[int] = []
-    for _ in range(30):
-        new = rng.integers(0, models_zoo.VOCABULARY, size=int(rng.integers(1, 6))).tolist()
-        held += new
-        np.testing.assert_allclose(state.feed(new), plain(model, held), atol=2e-3)
-        # Two cuts without a pass between them, as a re-segmented word behind a dead draft makes.
-        for _ in range(int(rng.integers(0, 3))):
-            held = held[: max(len(held) - int(rng.integers(0, 5)), 0)]
-            state.truncate(len(held))
-        assert state.length == len(held)
-    assert len(held) > 2 * models_zoo.WINDOW
+    assert engine.takes_trees
+    engine.max_paths, engine.chunk_tokens = 4, 5
+    drive(engine, torch_reference(model), most_tokens=4 * models_zoo.WINDOW)
+
+
+@pytest.mark.parametrize("name", ["llama4", "bloom"])
+def test_models_that_make_masks_of_their_own_draft_chains(name: str) -> None:
+    model = models_zoo.build(name)
+    engine = TorchEngine(model)
+    assert not engine.takes_trees
+    assert engine.max_paths == 1
+    drive(engine, torch_reference(model), most_tokens=4 * models_zoo.WINDOW)
+
+
+@pytest.mark.parametrize("name", WINDOWED)
+def test_chains_are_exact_behind_a_window(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("draft_node.engines.torch.trees_hold", lambda *_: False)
+    model = models_zoo.build(name)
+    engine = TorchEngine(model)
+    assert engine.max_paths == 1
+    drive(engine, torch_reference(model), most_tokens=4 * models_zoo.WINDOW)
+
+
+def test_the_window_is_what_it_was_after_the_proof() -> None:
+    model = models_zoo.build("mistral")
+    TorchEngine(model)
+    assert model.config.sliding_window == models_zoo.WINDOW
 
 
 @pytest.mark.usefixtures("no_collector")
-@pytest.mark.parametrize("name", ["llama", *WINDOWED])
+@pytest.mark.parametrize("name", ["llama", "bloom", *WINDOWED])
 def test_a_closed_state_holds_no_memory(name: str) -> None:
-    state = TorchEngine(models_zoo.build(name)).open()
-    state.feed([1, 2, 3])
+    state: Any = TorchEngine(models_zoo.build(name)).open()
+    state.read([1, 2, 3], wanted=False)
+    state.expand([(4, 5)])
     cache = state._cache
     tensors = [
         weakref.ref(tensor) for layer in cache.layers for tensor in (layer.keys, layer.values)
@@ -58,19 +67,27 @@ def test_a_closed_state_holds_no_memory(name: str) -> None:
     state.close()
     assert [tensor() for tensor in tensors] == [None] * len(tensors)
     assert state.length == 0
-    for use in (lambda: state.feed([1]), lambda: state.truncate(0)):
+    for use in (
+        lambda: state.read([1], wanted=True),
+        lambda: state.expand([(1,)]),
+        lambda: state.advance((4,)),
+        lambda: state.truncate(0),
+    ):
         with pytest.raises(InternalError, match="after its session ended"):
             use()
 
 
 def test_facts(llama: Any) -> None:
-    engine = TorchEngine(llama)
+    engine = TorchEngine(llama, id_limit=5)
     assert engine.context_tokens == CONTEXT_TOKENS
     assert engine.vocab_size == llama.config.vocab_size
     assert engine.eos_ids == {llama.config.eos_token_id}
     assert "float32, cpu" in engine.description
     with pytest.raises(ContextFullError):
-        engine.open().feed([0] * (CONTEXT_TOKENS + 1))
+        engine.open().read([0] * (CONTEXT_TOKENS + 1), wanted=True)
+    choices = engine.open().read([7, 8], wanted=True)
+    assert choices is not None
+    assert sorted(choices.token_ids) == [0, 1, 2, 3, 4]
 
 
 def test_recurrent_state_is_refused() -> None:

@@ -23,7 +23,7 @@ from anydraft.v1.server_pb2 import GetServerInfoRequest
 from anydraft.v1.server_pb2_grpc import ServerServiceStub
 from draft_node.drafters.lookup import LookupDrafter
 from draft_node.lifecycle import DraftNode
-from draft_node.load import LoadedDrafter, load_lookup
+from draft_node.load import DraftSettings, LoadedDrafter, load_lookup
 from tests.draft.played import ANSWER, assistant, generate, honest, verify_node
 
 GENERATION = "anydraft.v1.GenerationService"
@@ -106,7 +106,7 @@ async def test_lookup_meanwhile(tokenizer: TextTokenizer, caplog: pytest.LogCapt
     caplog.set_level(logging.INFO)
     async with (
         verify_node(honest) as (address, _),
-        running(address, loading.load, load_lookup()) as (channel, _),
+        running(address, loading.load, load_lookup(DraftSettings(engine="lookup"))) as (channel, _),
     ):
         await until_ready(channel)
         assert await assistant_of(channel) == "prompt lookup"
@@ -131,7 +131,10 @@ async def test_lookup_goes_on_when_the_assistant_cannot_be_loaded(
     loading = Assistant(LOOKUP, error)
     async with (
         verify_node(honest) as (address, _),
-        running(address, loading.load, load_lookup()) as (channel, life),
+        running(address, loading.load, load_lookup(DraftSettings(engine="lookup"))) as (
+            channel,
+            life,
+        ),
     ):
         await until_ready(channel)
         loading.may_load.set()

@@ -24,8 +24,8 @@ LOOKUP = ["--engine", "lookup"]
         ([*LOOKUP, "--max-draft", "0"], "--max-draft", "1 or more"),
         ([*LOOKUP, "--threads", "-1"], "--threads", "1 or more"),
         ([*LOOKUP, "--threads", "two"], "--threads", "1 or more"),
-        ([*LOOKUP, "--min-confidence", "nan"], "--min-confidence", "from 0 to 1"),
-        ([*LOOKUP, "--min-confidence", "30"], "--min-confidence", "from 0 to 1"),
+        ([*LOOKUP, "--min-probability", "nan"], "--min-probability", "from 0 to 1"),
+        ([*LOOKUP, "--min-probability", "30"], "--min-probability", "from 0 to 1"),
         ([*LOOKUP, "--grace", "-1"], "--grace", "0 or more"),
         ([*LOOKUP, "--threds", "2"], "--threds", "did you mean --threads?"),
         (["--engine", "onyx", "--model", "m"], "onyx", "did you mean onnx?"),
@@ -53,6 +53,20 @@ def test_bad_input_is_one_line_that_names_the_fix(
     assert line.startswith("anydraft-draft: ")
     assert problem in line
     assert fix in line
+
+
+@pytest.mark.parametrize(
+    ("arguments", "shares"),
+    [
+        (["--verify", "127.0.0.1:9"], True),
+        (["--verify", "gpu.example:9"], False),
+        (["--verify", "127.0.0.1:9", "--same-machine", "no"], False),
+        (["--verify", "gpu.example:9", "--same-machine", "yes"], True),
+    ],
+)
+def test_a_target_beside_it_is_known_by_its_address(arguments: list[str], shares: bool) -> None:
+    args = command.parser().parse_args([*LOOKUP, *arguments])
+    assert command._settings(args).shares_machine is shares
 
 
 def test_help_shows_every_default(capsys: pytest.CaptureFixture[str]) -> None:

@@ -18,7 +18,7 @@ from anydraft.v1.verification_pb2_grpc import (
 )
 from draft_node.verify_call import VerifyCall
 
-DRAFT = VerifyRequest(draft=Draft(seq=1))
+DRAFT = VerifyRequest(draft=Draft(first_piece=1))
 CLOSE = VerifyRequest(close=Close())
 NUM_VERDICTS = 5
 
@@ -34,7 +34,7 @@ class GivesUp(VerificationServiceServicer):
             if request.HasField("close"):
                 return
             count += 1
-            yield VerifyResponse(verdict=Verdict(draft_seq=count))
+            yield VerifyResponse(verdict=Verdict(newest_piece=count))
             if count == NUM_VERDICTS:
                 metadata = (("why", "test"),)
                 await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "full", metadata)
@@ -56,7 +56,7 @@ async def write_on(call: VerifyCall) -> None:
 
 async def read_on(call: VerifyCall, seen: list[int]) -> None:
     while (response := await call.read()) is not None:
-        seen.append(response.verdict.draft_seq)
+        seen.append(response.verdict.newest_piece)
 
 
 async def test_neither_message_nor_status_is_lost(channel: grpc.aio.Channel) -> None:
@@ -84,7 +84,7 @@ async def test_a_read_that_is_cancelled_loses_nothing(channel: grpc.aio.Channel)
     assert await call.write(DRAFT)
     response = await call.read()
     assert response is not None
-    assert response.verdict.draft_seq == 1
+    assert response.verdict.newest_piece == 1
     assert call.received_bytes == response.ByteSize()
     assert await call.write(CLOSE)
     assert await call.read() is None

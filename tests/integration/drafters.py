@@ -5,13 +5,14 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, field
 
+from anydraft.text.tree import Node, Piece, TextTree
 from anydraft.v1.prompt_pb2 import Prompt
-from draft_node.drafters.base import Piece
 
 
 @dataclass
 class KnowingDrafter:
-    """Drafts the right text, by characters of its own choosing, and errs now and then."""
+    """Drafts the right text, in pieces of its own choosing, between branches that are wrong, and
+    errs now and then."""
 
     truths: dict[str, str]
     """Prompt -> internal text of the answer."""
@@ -24,56 +25,71 @@ class KnowingDrafter:
 
 
 class _KnowingStream:
+    idle = False
+
     def __init__(self, drafter: KnowingDrafter, truth: str) -> None:
         self._drafter = drafter
-        self._truth = truth
-        self._committed = ""
-        self._drafted = ""
-        self.idle = False
+        self._truth = truth.encode()
+        self._tip: Node | None = None
 
-    def step(self) -> Piece | None:
-        position = len(self._committed) + len(self._drafted)
+    def worth(self, tree: TextTree) -> float:
+        return 1.0
+
+    def grow(self, tree: TextTree, limit: int) -> None:
+        del limit
+        tip = self._tip if self._tip is not None and self._tip in tree else None
+        position = tip.end if tip else tree.committed_bytes
         rng = self._drafter.random
         text = self._truth[position : position + rng.randint(1, 5)]
         if not text:
             self.idle = True
-            return Piece("", -0.1, ends=True)
+            tree.hang(Piece(b"", -0.1, ends=True), tip)
+            return
+        wrong = rng.choice([b"?", "é".encode(), text[::-1], b"\n\n", "👩‍👩‍👧".encode()])
+        beside = tree.hang(Piece(wrong, -1.0), tip)
+        if beside is not None and rng.random() < 0.5:
+            tree.hang(Piece(text, -0.5), beside)
         if rng.random() < self._drafter.error_rate:
-            text = rng.choice(["?", "é", text[::-1], "\n\n", "👩‍👩‍👧"])
-        self._drafted += text
-        return Piece(text, -0.05)
+            text = wrong
+        self._tip = tree.hang(Piece(text, -0.05), tip)
 
-    def commit(self, text: str, *, restart: bool) -> None:
-        self._committed += text
-        self._drafted = "" if restart else self._drafted[len(text) :]
-        if restart:
-            self.idle = False
+    def commit(self, text: str) -> None:
+        del text
+        self.idle = False
 
     def close(self) -> None:
         pass
 
 
 class RandomStream:
-    """Text out of nowhere, sure of itself."""
+    """Bytes out of nowhere, anywhere in the tree, sure of themselves."""
 
     idle = False
 
     def __init__(self, seed: int) -> None:
         self._random = random.Random(seed)
 
-    def step(self) -> Piece | None:
+    def worth(self, tree: TextTree) -> float:
+        return 1.0
+
+    def grow(self, tree: TextTree, limit: int) -> None:
+        held = [held.node for held in tree.best_first() if not held.node.ends]
+        for _ in range(self._random.randint(1, min(limit, 8))):
+            tree.hang(self._piece(), self._random.choice([None, *held]))
+
+    def _piece(self) -> Piece:
         kind = self._random.random()
         if kind < 0.1:
-            return Piece("", 0.0)
+            return Piece(self._random.randbytes(3), 0.0)
         if kind < 0.15:
-            return Piece("x" * 3000, 0.0)
+            return Piece(b"x" * 3000, 0.0)
         if kind < 0.2:
-            return Piece("", 0.0, ends=True)
+            return Piece(b"", 0.0, ends=True)
         points = [self._random.choice("abc \n<|im_end|>é世🙂") for _ in range(4)]
-        return Piece("".join(points), 0.0)
+        return Piece("".join(points).encode(), 0.0)
 
-    def commit(self, text: str, *, restart: bool) -> None:
-        del text, restart
+    def commit(self, text: str) -> None:
+        del text
 
     def close(self) -> None:
         pass

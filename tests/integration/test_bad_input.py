@@ -146,7 +146,7 @@ def test_an_absent_verify_node_is_named() -> None:
     ("requests", "status", "says"),
     [
         ([], "INVALID_ARGUMENT", "open"),
-        ([VerifyRequest(draft=Draft(seq=1))], "INVALID_ARGUMENT", "open"),
+        ([VerifyRequest(draft=Draft(first_piece=1))], "INVALID_ARGUMENT", "open"),
         (
             [VerifyRequest(open=Open(protocol_revision=99, spec=GenerationSpec(prompt=WORDS)))],
             "FAILED_PRECONDITION",

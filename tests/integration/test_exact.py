@@ -107,24 +107,45 @@ def hostile_ids(address: str, prompt: str) -> list[int]:
         for response in VerificationServiceStub(channel).Verify(requests(), timeout=120):
             ids += response.verdict.token_ids
             if response.HasField("finished"):
-                assert response.finished.stats.stale_drafts > 0
+                assert response.finished.stats.stale_pieces > 0
         return ids
 
 
 def nonsense(rng: random.Random) -> Draft:
-    """Stale, ahead, inside characters, empty, huge, certain, impossible."""
-    pieces = [
-        DraftPiece(
-            text=rng.choice(["", "a", " the", "世界", "🙂", "<|im_end|>", "\ufffd", "b" * 5000]),
-            logprob=rng.choice([0.0, -1.0, 3.0, float("nan"), float("-inf")]),
-        )
-        for _ in range(rng.choice([0, 1, 5, 400]))
-    ]
+    """Trees that are stale, ahead, inside characters, empty, huge, certain, impossible; that hang
+    in cycles, below what never came, and in thousands from one place."""
+    first = rng.choice([0, 1, rng.randrange(1, 2**40), 2**64 - 500])
+    count = rng.choice([0, 1, 5, 400, 1000])
+    shape = rng.choice(["chain", "siblings", "cycles", "anywhere"])
     return Draft(
-        seq=rng.choice([0, 1, rng.randrange(1, 2**63)]),
+        first_piece=first,
         base_bytes=rng.choice([0, rng.randrange(200), 2**62]),
-        pieces=pieces,
-        ends=rng.random() < 0.3,
+        pieces=[_nonsense_piece(rng, first + index, shape) for index in range(count)],
+    )
+
+
+def _nonsense_piece(rng: random.Random, piece_id: int, shape: str) -> DraftPiece:
+    parents = {
+        "chain": max(piece_id - 1, 0),
+        "siblings": 0,
+        "cycles": piece_id + rng.randrange(3),
+        "anywhere": rng.choice([0, rng.randrange(2**63), max(piece_id - rng.randrange(9), 0)]),
+    }
+    texts = [
+        b"",
+        b"a",
+        b" the",
+        "世界".encode(),
+        "🙂".encode()[:2],
+        b"\x9f",
+        b"<|im_end|>",
+        b"b" * 5000,
+    ]
+    return DraftPiece(
+        text=rng.choice(texts),
+        logprob=rng.choice([0.0, -1.0, 3.0, float("nan"), float("-inf")]),
+        parent=min(parents[shape], 2**64 - 1),
+        ends=rng.random() < 0.1,
     )
 
 

@@ -156,7 +156,7 @@ async def test_a_flood_of_drafts_is_read_no_faster_than_blocks_are_made(
     looked_at: list[int] = []
     draft = SessionText.draft
     monkeypatch.setattr(
-        SessionText, "draft", lambda self, d: (looked_at.append(d.seq), draft(self, d))
+        SessionText, "draft", lambda self, d: (looked_at.append(d.first_piece), draft(self, d))
     )
     async with running(tiny()) as (_, channel):
         call = VerificationServiceStub(channel).Verify()
@@ -166,7 +166,7 @@ async def test_a_flood_of_drafts_is_read_no_faster_than_blocks_are_made(
 
         async def flood() -> None:
             for seq in range(1, 20_000):
-                await call.write(VerifyRequest(draft=Draft(seq=seq, base_bytes=2**40)))
+                await call.write(VerifyRequest(draft=Draft(first_piece=seq, base_bytes=2**40)))
 
         flooding = asyncio.create_task(flood())
         responses = [response async for response in call]

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 import torch
 
@@ -31,6 +32,14 @@ from anydraft.models.build_onnx import chunked, flatten_rope
 from anydraft.models.export import MANIFEST
 from anydraft.models.onnx_check import onnx_logits
 from anydraft.models.registry import OnnxSource, RegistryEntry
+from anydraft.models.tree_graph import add_tree_inputs
+from anydraft.models.tree_inputs import (
+    ATTENTION_BIAS,
+    LOGITS_POSITIONS,
+    POSITION_IDS,
+    WINDOW_BIAS,
+)
+from tests.draft.onnx_graphs import Graph
 from tests.models import tiny
 from tests.models.conftest import Index
 from tests.models.test_files import TRANSFORMERS_JS, fill
@@ -78,6 +87,22 @@ def test_fp32_computes_what_the_model_does(gguf: Path, tmp_path: Path) -> None:
     wanted = {"tokenizer.json", "tokenizer_config.json", "config.json", "generation_config.json"}
     assert wanted <= {file.name for file in out.iterdir()}
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_exports_take_trees(gguf: Path, tmp_path: Path) -> None:
+    out = export_assistant(resolve_model(str(gguf)), tmp_path / "out", "fp32")
+    graph = onnx.load(out / "model.onnx", load_external_data=False).graph
+    names = {port.name for port in graph.input}
+    assert {POSITION_IDS, ATTENTION_BIAS, LOGITS_POSITIONS} <= names
+    assert WINDOW_BIAS not in names
+    assert not add_tree_inputs(out / "model.onnx")
+
+
+def test_a_graph_without_grouped_attention_is_left_alone(tmp_path: Path) -> None:
+    Graph().save(tmp_path / "model.onnx")
+    before = (tmp_path / "model.onnx").read_bytes()
+    assert not add_tree_inputs(tmp_path / "model.onnx")
+    assert (tmp_path / "model.onnx").read_bytes() == before
 
 
 def test_scaled_rotary_frequencies_are_exported(tmp_path: Path) -> None:
@@ -162,6 +187,7 @@ def test_an_unsound_export_is_refused(
         export, "_reference", lambda *given: references.append(original(*given)) or references[0]
     )
     monkeypatch.setattr(export, "onnx_logits", logits)
+    monkeypatch.setattr(export, "add_tree_inputs", lambda _: True)
     monkeypatch.setattr(
         export,
         "_run_builder",
@@ -229,6 +255,15 @@ def test_without_the_extra_a_copied_export_is_found(
     monkeypatch.setattr("anydraft.models.resolve.load_registry", lambda: {"tiny": entry})
     copied = fill(cache / "onnx" / f"{entry.key}-int4-genai0.0", {MANIFEST: "{}"})
     assert resolve_assistant("tiny") == copied
+
+
+def test_an_export_that_knows_no_trees_is_made_anew(
+    cache: Path, gguf: Path, fake_export: list[str]
+) -> None:
+    first = resolve_assistant(str(gguf))
+    first.rename(first.with_name(first.name.replace("-tree-", "-")))
+    assert resolve_assistant(str(gguf)) == first
+    assert len(fake_export) == 2
 
 
 @pytest.mark.usefixtures("no_export_extra")

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import threading
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
+import torch
 from transformers import PreTrainedModel
 
 from anydraft.errors import AnydraftError, ResourceExhaustedError, UnavailableError
 from tests import models_zoo
 from tests.greedy import decided_answer, generate
+from tests.sampled import decided_seeds
+from verify_node.draft_policy import DraftPolicy
 from verify_node.runners.proof import choose_runner
 from verify_node.sampling_settings import SamplingSettings
 from verify_node.scheduler import Scheduler, SchedulerLimits
@@ -25,11 +30,13 @@ from verify_node.target import (
     TargetRequest,
     TargetSession,
 )
+from verify_node.token_chooser import TokenChooser
 
 NEW_TOKENS = 40
 FACTS = TargetFacts("test", "float32", 512, models_zoo.VOCABULARY)
 FLAT_COST = StepCost([(1, 1.0), (64, 1.0)])
 """Checking is free: every draft token that is offered is checked."""
+GREEDY = SamplingSettings()
 
 
 def scheduler_of(model: PreTrainedModel, **limits: int) -> Scheduler:
@@ -72,9 +79,13 @@ class Reader:
 
     def _draft(self) -> list[DraftToken]:
         right = self.truth[len(self.ids) :][: self.random.randint(1, 7)]
+        if self.mode in TREES:
+            return _tree(right, self.mode, self.random)
         match self.mode:
             case "none" | "silent":
                 ids = []
+            case "all":
+                ids = self.truth[len(self.ids) :]
             case "right":
                 ids = right
             case "random":
@@ -87,7 +98,40 @@ class Reader:
                 ids = [*right[:2], models_zoo.VOCABULARY + 10, -3]
             case _:
                 raise ValueError(self.mode)
-        return [DraftToken(token_id, 0.9) for token_id in ids]
+        return chain(ids)
+
+
+def chain(ids: Sequence[int], probability: float = 0.9) -> list[DraftToken]:
+    return [
+        DraftToken(token_id, probability ** (depth + 1), depth - 1)
+        for depth, token_id in enumerate(ids)
+    ]
+
+
+def _tree(right: Sequence[int], mode: str, rng: random.Random) -> list[DraftToken]:
+    """The right path, with other branches at every place of it; by falling reach."""
+    paths = {tuple(right[: depth + 1]) for depth in range(len(right))}
+    match mode:
+        case "bushy":  # two wrong siblings at each place, and something below one of them
+            for depth in range(len(right)):
+                for _ in range(2):
+                    wrong = (*right[:depth], rng.randrange(models_zoo.VOCABULARY))
+                    paths |= {wrong, (*wrong, 9)}
+        case "wide":
+            paths |= {(token_id,) for token_id in range(1000)}
+        case "deep":
+            paths |= {tuple([7] * (depth + 1)) for depth in range(60)}
+        case "foreign tree":  # right ones below and beside ids that the model does not have
+            foreign = models_zoo.VOCABULARY + 1
+            paths |= {(foreign,), (-1,), (foreign, *right[:1]), (*right[:1], -2)}
+        case "jumbled":  # nothing is right, or only by chance
+            paths = {tuple(rng.choices(range(3, 600), k=depth)) for depth in (1, 1, 1, 2, 3, 5)}
+            paths |= {path[:depth] for path in paths for depth in range(1, len(path))}
+        case _:
+            raise ValueError(mode)
+    in_order = sorted(paths, key=lambda path: (len(path), rng.random()))
+    places = {path: place for place, path in enumerate(in_order)}
+    return [DraftToken(path[-1], 0.9 ** len(path), places.get(path[:-1], -1)) for path in in_order]
 
 
 def reference(model: PreTrainedModel, prompt: Sequence[int]) -> list[int]:
@@ -110,11 +154,12 @@ def start(
     mode: str,
     new_tokens: int = NEW_TOKENS,
     committed: Sequence[int] = (),
+    sampling: SamplingSettings = GREEDY,
 ) -> Reader:
     request = TargetRequest(
         prompt_ids=tuple(prompt),
         max_new_tokens=new_tokens,
-        sampling=SamplingSettings(),
+        sampling=sampling,
         eos_ids=(),
         num_logprobs=None,
         expects_drafts=mode != "none",
@@ -132,6 +177,7 @@ def start(
 
 
 MODES = ("none", "right", "random", "half", "huge", "foreign")
+TREES = ("bushy", "wide", "deep", "foreign tree", "jumbled")
 
 
 @pytest.mark.parametrize("name", [*models_zoo.EXACT_RAGGED, *models_zoo.EXACT_PER_SESSION])
@@ -157,6 +203,61 @@ def test_ids_are_those_of_generate(name: str) -> None:
     assert sum(c.num_accepted for c in by_mode["right"].blocks) > NEW_TOKENS / 2
     assert len(by_mode["none"].blocks) == NEW_TOKENS
     assert len({tuple(t) for t in truths}) > 1, "the targets answer every prompt alike"
+
+
+@pytest.mark.parametrize("name", [*models_zoo.EXACT_RAGGED, *models_zoo.EXACT_PER_SESSION])
+@pytest.mark.parametrize("max_step_tokens", [24, 200])
+def test_ids_are_those_of_generate_with_trees(name: str, max_step_tokens: int) -> None:
+    """Trees of every kind at once, in steps that hold few of their tokens, and most of them."""
+    model = models_zoo.build(name)
+    rng = random.Random(name)
+    asked = [decided(model, length, rng) for length in (1, 3, 17, 40, 9)]
+    target = scheduler_of(model, max_step_tokens=max_step_tokens)
+    try:
+        readers = [
+            start(target, prompt, truth, mode)
+            for (prompt, truth), mode in zip(asked, TREES, strict=True)
+        ]
+        for reader, (_, truth) in zip(readers, asked, strict=True):
+            assert reader.done.wait(60)
+            assert reader.error is None
+            assert reader.ids == truth
+    finally:
+        target.close()
+    bushy, wide = readers[0].blocks, readers[1].blocks
+    assert sum(block.num_accepted for block in bushy) > 0
+    if target.runner.takes_trees:
+        assert sum(block.num_accepted for block in bushy) > NEW_TOKENS / 2
+        assert max(block.num_drafted - block.num_accepted for block in bushy) > 3
+    assert max(block.num_drafted for block in wide) <= max_step_tokens
+
+
+def drawn(model: PreTrainedModel, prompt: Sequence[int], settings: SamplingSettings) -> list[int]:
+    """The sampled answer, from plain passes."""
+    chooser, answer = TokenChooser(settings, prompt, ()), []
+    for _ in range(NEW_TOKENS):
+        with torch.inference_mode():
+            logits = model(input_ids=torch.tensor([[*prompt, *answer]])).logits[0, -1]
+        answer.append(chooser.choose(logits.float(), answer))
+    return answer
+
+
+@pytest.mark.parametrize("name", ["llama", "gemma3", "gpt2", "bloom"])
+@pytest.mark.parametrize("mode", ["right", "bushy", "jumbled"])
+def test_sampled_ids_do_not_depend_on_drafts(name: str, mode: str) -> None:
+    model, prompt = models_zoo.build(name), [5, 6, 7, 8, 9]
+    for seed in itertools.islice(decided_seeds(model, prompt, NEW_TOKENS, temperature=0.7), 2):
+        settings = SamplingSettings(seed=seed, temperature=0.7)
+        truth = drawn(model, prompt, settings)
+        target = scheduler_of(model)
+        try:
+            reader = start(target, prompt, truth, mode, sampling=settings)
+            assert reader.done.wait(60)
+            assert reader.ids == truth
+        finally:
+            target.close()
+        if mode == "right":
+            assert sum(block.num_accepted for block in reader.blocks) > NEW_TOKENS / 3
 
 
 def refusal(reader: Reader) -> ResourceExhaustedError:
@@ -214,13 +315,66 @@ def test_closing_ends_sessions_with_an_error() -> None:
     assert isinstance(start(target, [5, 6, 7], [], "none").error, UnavailableError)
 
 
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A wait would take a minute: waiting is said to have been paying."""
+    monkeypatch.setattr(DraftPolicy, "max_wait_ms", lambda _: 60_000.0)
+
+
+@pytest.mark.usefixtures("patient")
 def test_no_draft_is_waited_for_before_the_last_token() -> None:
-    """It is the target's own. A wait would take a minute here: steps are said to be that slow."""
-    model = models_zoo.build("llama")
-    slow = StepCost([(1, 60_000.0), (64, 60_000.0)])
-    target = Scheduler(choose_runner(model), slow, FACTS, SchedulerLimits(512, 1, 24))
+    """It is the target's own."""
+    target = scheduler_of(models_zoo.build("llama"))
     try:
-        reader = start(target, [5, 6, 7], [], "silent", new_tokens=2)
-        assert reader.done.wait(30)
+        assert start(target, [5, 6, 7], [], "silent", new_tokens=2).done.wait(30)
+        waiting = start(target, [5, 6, 7], [], "silent", new_tokens=3)
+        assert not waiting.done.wait(0.3)
     finally:
         target.close()
+
+
+@pytest.mark.usefixtures("patient")
+def test_no_draft_is_waited_for_beside_other_sessions() -> None:
+    target = scheduler_of(models_zoo.build("llama"))
+    try:
+        waiting = start(target, [5, 6, 7], [], "silent", new_tokens=300)
+        while not waiting.ids:
+            assert not waiting.done.wait(0.01)
+        assert start(target, [5, 6, 9], [], "none", new_tokens=60).done.wait(30)
+        num_beside = len(waiting.ids)
+        assert 50 <= num_beside < 300
+        # Alone again, it waits; whoever says that no draft will come is not waited for.
+        assert not waiting.done.wait(0.3)
+        waiting.session.expect_drafts(False)
+        assert waiting.done.wait(30)
+    finally:
+        target.close()
+
+
+def test_a_draft_that_holds_is_used_on_when_no_new_one_comes() -> None:
+    """One offer for the whole answer: what is left of it after a step is checked in the next."""
+    model = models_zoo.build("llama")
+    truth = reference(model, [5, 6, 7])
+    target = scheduler_of(model, max_step_tokens=8)
+
+    class Once(Reader):
+        def commit(self, block: Block) -> Commit:
+            kept = super().commit(block)
+            first = len(self.blocks) == 1
+            return kept if first else replace(kept, offer=None)
+
+    try:
+        request = TargetRequest((5, 6, 7), NEW_TOKENS, GREEDY, (), None, True)
+        readers: list[Reader] = []
+
+        def listen(session: TargetSession) -> Reader:
+            readers.append(Once(session, truth, "all", NEW_TOKENS))
+            return readers[0]
+
+        target.open(request, listen)
+        assert readers[0].done.wait(30)
+    finally:
+        target.close()
+    assert readers[0].ids == truth
+    assert [len(block.token_ids) for block in readers[0].blocks] == [1, 8, 8, 8, 8, 7]
+    assert {block.newest_piece for block in readers[0].blocks[1:]} == {1}

@@ -49,23 +49,27 @@ def is_poisoned(session: ScheduledSession) -> bool:
 def in_planning(patch: pytest.MonkeyPatch, error: BaseException) -> None:
     begin = ScheduledSession.begin_step
 
-    def broken(self: ScheduledSession, now: float) -> float:
+    def broken(self: ScheduledSession, now: float, **rest: bool) -> float:
         if is_poisoned(self) and len(self.answer_ids) > 3:
             raise error
-        return begin(self, now)
+        return begin(self, now, **rest)
 
     patch.setattr(ScheduledSession, "begin_step", broken)
 
 
-def in_waiting(patch: pytest.MonkeyPatch, error: BaseException) -> None:
-    wait_ms = ScheduledSession.wait_ms
+def in_choosing_drafts(patch: pytest.MonkeyPatch, error: BaseException) -> None:
+    init = ScheduledSession.__init__
 
-    def broken(self: ScheduledSession) -> float:
-        if is_poisoned(self) and len(self.answer_ids) > 3:
-            raise error
-        return wait_ms(self)
+    def poison(self: ScheduledSession, *args: Any) -> None:
+        init(self, *args)
+        if is_poisoned(self):
 
-    patch.setattr(ScheduledSession, "wait_ms", broken)
+            def broken(*_: object) -> None:
+                raise error
+
+            self.policy.reaches = broken  # type: ignore[method-assign]
+
+    patch.setattr(ScheduledSession, "__init__", poison)
 
 
 def in_hearing(patch: pytest.MonkeyPatch, error: BaseException) -> None:
@@ -89,7 +93,7 @@ def in_policy(patch: pytest.MonkeyPatch, error: BaseException) -> None:
             def broken(*_: object) -> None:
                 raise error
 
-            self.policy.committed = broken  # type: ignore[method-assign]
+            self.policy.checked = broken  # type: ignore[method-assign]
 
     patch.setattr(ScheduledSession, "__init__", poison)
 
@@ -115,7 +119,7 @@ def in_opened(patch: pytest.MonkeyPatch, error: BaseException) -> None:
 
 PLACES: tuple[Callable[[pytest.MonkeyPatch, BaseException], None], ...] = (
     in_planning,
-    in_waiting,
+    in_choosing_drafts,
     in_hearing,
     in_policy,
     in_listener,
@@ -149,6 +153,28 @@ def test_a_fault_ends_the_session_that_it_touches(
         assert eventually(lambda: target.num_sessions == target.kv_tokens == 0)
         assert not target.stopped.done()
         assert start(target, PROMPTS[0], truths[0], "none").done.wait(60)
+    finally:
+        target.close()
+
+
+def test_a_fault_in_waiting_ends_the_session_that_is_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def broken(_: ScheduledSession) -> float:
+        raise PanicError
+
+    model = models_zoo.build("llama")
+    target = scheduler_of(model)
+    try:
+        with monkeypatch.context() as patch:
+            patch.setattr(ScheduledSession, "wait_ms", broken)
+            reader = start(target, PROMPTS[1], [], "silent")
+            assert reader.done.wait(60)
+            assert isinstance(reader.error, InternalError)
+        assert eventually(lambda: target.num_sessions == target.kv_tokens == 0)
+        good = start(target, PROMPTS[0], reference(model, PROMPTS[0]), "right")
+        assert good.done.wait(60)
+        assert good.ids == good.truth
     finally:
         target.close()
 
@@ -392,7 +418,7 @@ def test_the_verdict_names_the_draft_that_was_checked() -> None:
         committed = 0
         for block in reader.blocks:
             # The reader numbers its offers by the length of the answer that they follow.
-            assert block.draft_seq == (committed if block.num_drafted else 0)
+            assert block.newest_piece == (committed if block.num_drafted else 0)
             committed += len(block.token_ids)
     finally:
         target.close()

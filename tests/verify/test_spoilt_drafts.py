@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from tests import models_zoo
-from tests.verify.test_scheduler import Reader, decided, scheduler_of, start
+from tests.verify.test_scheduler import Reader, chain, decided, scheduler_of, start
 from verify_node.target import DraftToken, Offer
 
 BROKEN_ID = models_zoo.VOCABULARY - 1
@@ -18,17 +18,20 @@ NEW_TOKENS = 12
 
 
 class _Spoiler(Reader):
-    """Drafts the right token, and behind it one that overflows."""
+    """Drafts the right token, and behind it, or beside it, one that overflows."""
 
     def _draft(self) -> list[DraftToken]:
-        ids = [*self.truth[len(self.ids) :][:1], BROKEN_ID]
-        return [DraftToken(token_id, 0.99) for token_id in ids]
+        right = self.truth[len(self.ids) :][:1]
+        if self.mode == "beside":
+            return [DraftToken(token_id, 0.49, -1) for token_id in [*right, BROKEN_ID]]
+        return chain([*right, BROKEN_ID], 0.99)
 
 
 @pytest.mark.parametrize("name", ["llama", "gemma3", "bloom"])
+@pytest.mark.parametrize("where", ["behind", "beside"])
 @pytest.mark.parametrize("insists", [False, True], ids=["once", "again and again"])
 def test_a_draft_that_overflows_costs_one_step_each(
-    name: str, insists: bool, monkeypatch: pytest.MonkeyPatch
+    name: str, where: str, insists: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The session takes the step again without it, also when the same draft is offered anew."""
     monkeypatch.setattr("tests.verify.test_scheduler.Reader", _Spoiler)
@@ -52,7 +55,7 @@ def test_a_draft_that_overflows_costs_one_step_each(
 
     try:
         monkeypatch.setattr(target.runner, "forward", counted)
-        reader = start(target, prompt, truth, "right", new_tokens=NEW_TOKENS)
+        reader = start(target, prompt, truth, where, new_tokens=NEW_TOKENS)
         started.set()
         assert reader.done.wait(60)
         assert reader.error is None

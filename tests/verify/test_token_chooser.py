@@ -110,10 +110,32 @@ def test_what_is_drafted_never_changes_what_is_chosen(
     while len(alone) < 8:
         alone.append(chooser.choose(logits_after(alone), alone))
     rows = torch.stack([logits_after([4, *draft[:n]]) for n in range(len(draft) + 1)])
-    got = accept(rows, draft, chooser, [4])
+    got = accept(rows, draft, chain(draft), chooser, [4])
     assert got.token_ids == alone[1 : 1 + len(got.token_ids)]
-    assert got.num_accepted == len(got.token_ids) - 1
-    assert got.token_ids[:-1] == draft[: got.num_accepted]
+    assert got.path == list(range(len(got.token_ids) - 1))
+    assert got.token_ids[:-1] == draft[: len(got.path)]
+
+
+def chain(draft: list[int]) -> range:
+    return range(-1, len(draft) - 1)
+
+
+def test_the_walk_goes_down_the_branch_that_the_target_takes() -> None:
+    """Siblings, a branch below the wrong one, and the position of each choice."""
+    chooser = TokenChooser(SamplingSettings(), [1, 2], [])
+    says = torch.eye(6)
+    draft, parents = [3, 4, 5, 5, 2], [-1, -1, 0, 1, 3]
+    rows = says[torch.tensor([4, 1, 5, 0, 2, 0])]
+    got = accept(rows, draft, parents, chooser, [0])
+    assert got.token_ids == [4, 5, 2, 0]
+    assert got.path == [1, 3, 4]
+    assert got.positions == [0, 2, 4, 5]
+    # What is not reached may be anything; what is reached may not.
+    rows[3] = math.nan
+    assert accept(rows, draft, parents, chooser, [0]).path == [1, 3, 4]
+    rows[4] = math.nan
+    with pytest.raises(InternalError):
+        accept(rows, draft, parents, chooser, [0])
 
 
 def test_logprobs_are_of_the_raw_distribution() -> None:
@@ -153,10 +175,10 @@ def test_logits_that_are_not_finite_end_the_answer(values: dict, bad: list[float
     for rows, draft in (([bad], []), ([sound, bad, sound], [2, 2])):
         chooser = TokenChooser(SamplingSettings(**values), [1, 2], [])
         with pytest.raises(InternalError, match="--dtype") as caught:
-            accept(torch.tensor(rows), draft, chooser, [0])
+            accept(torch.tensor(rows), draft, chain(draft), chooser, [0])
         assert caught.value.reason == "LOGITS_NOT_FINITE"
     chooser = TokenChooser(SamplingSettings(**values), [1, 2], [])
-    assert accept(torch.tensor([sound, bad]), [3], chooser, [0]).token_ids == [2]
+    assert accept(torch.tensor([sound, bad]), [3], [-1], chooser, [0]).token_ids == [2]
 
 
 @pytest.mark.parametrize("values", EVERY_WAY, ids=str)
@@ -165,7 +187,7 @@ def test_masked_ids_are_never_chosen(values: dict) -> None:
     rows = torch.full((1, 64), -math.inf)
     rows[0, 17] = -5.0
     chooser = TokenChooser(SamplingSettings(**values), [1, 2], [])
-    assert accept(rows, [], chooser, [0]).token_ids == [17]
+    assert accept(rows, [], [], chooser, [0]).token_ids == [17]
 
 
 @pytest.mark.parametrize(
@@ -183,7 +205,7 @@ def test_masked_ids_are_never_chosen(values: dict) -> None:
 def test_settings_that_leave_nothing_to_choose_end_the_answer(values: dict) -> None:
     chooser = TokenChooser(SamplingSettings(**values), [1, 2], [3])
     with pytest.raises(InvalidRequestError, match="finite score") as caught:
-        accept(torch.tensor([[1.0, 5.0, 2.0, 9.0]]), [], chooser, [0, 0])
+        accept(torch.tensor([[1.0, 5.0, 2.0, 9.0]]), [], [], chooser, [0, 0])
     assert caught.value.reason == "SCORES_NOT_FINITE"
 
 
@@ -319,10 +341,10 @@ def test_a_model_may_ask_that_its_logits_are_repaired() -> None:
     """Not where a draft may have spoilt them."""
     settings = SamplingSettings(rules=ModelRules(remove_invalid_values=True))
     chooser = TokenChooser(settings, [1, 2], [])
-    assert accept(torch.tensor([[math.nan, -1.0, -2.0]]), [], chooser, []).token_ids == [0]
-    assert accept(torch.tensor([[5.0, math.inf, -2.0]]), [], chooser, []).token_ids == [1]
+    assert accept(torch.tensor([[math.nan, -1.0, -2.0]]), [], [], chooser, []).token_ids == [0]
+    assert accept(torch.tensor([[5.0, math.inf, -2.0]]), [], [], chooser, []).token_ids == [1]
     with pytest.raises(InternalError):
-        accept(torch.tensor([[math.nan, -1.0, -2.0], [1.0, 2.0, 3.0]]), [0], chooser, [])
+        accept(torch.tensor([[math.nan, -1.0, -2.0], [1.0, 2.0, 3.0]]), [0], [-1], chooser, [])
 
 
 def test_processors_are_made_for_the_device_of_the_logits() -> None:

@@ -37,6 +37,11 @@ class CroppedCache:
             if surplus := int(layer.get_seq_length()) - length:
                 layer.crop(-surplus)
 
+    def keep(self, length: int, slots: Sequence[int]) -> None:
+        if list(slots) != list(range(len(slots))):
+            raise ValueError(f"this cache holds chains only, and cannot keep {list(slots)}")
+        self.truncate(length + len(slots))
+
     @property
     def _layers(self) -> Sequence[Any]:
         return self.inner.layers
@@ -54,6 +59,8 @@ class CroppedCache:
 
 class PerSessionRunner:
     name = "per-session"
+    takes_trees = False
+    """The model builds its own masks, which know of no branches."""
 
     def __init__(self, model: PreTrainedModel) -> None:
         self._model = model
@@ -70,6 +77,8 @@ class PerSessionRunner:
     def _one(self, row: Row) -> torch.Tensor:
         if not isinstance(row.cache, CroppedCache):
             raise TypeError(f"the per-session runner cannot use a {type(row.cache).__name__}")
+        if row.parents is not None:
+            raise ValueError("the per-session runner takes chains only")
         device = input_device(self._model)
         narrowed: dict[str, Any] = (
             {"logits_to_keep": max(row.num_logits, 1)} if self._keeps_logits else {}

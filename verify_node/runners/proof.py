@@ -4,7 +4,8 @@ transformers has models whose attention a custom function cannot reach, or reach
 then the output is silently wrong. So no architecture is trusted by name: a few short random
 sessions run through the runner together, in chunks, with junk drafts rolled back in between, and
 every logit is compared with a plain pass of the model over each session alone. Windows are narrowed
-meanwhile, so that the texts are longer than all of them.
+meanwhile, so that the texts are longer than all of them. Then the same once more with every chunk
+as a path of a tree, between branches of junk.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from transformers import PreTrainedModel
 
 from anydraft.errors import UnsupportedModelError
 from verify_node.runners.attention_windows import has_windows, narrowed
-from verify_node.runners.base import ModelRunner, Row
+from verify_node.runners.base import ModelRunner, Row, SessionCache
 from verify_node.runners.model_facts import input_device, vocabulary_size
 from verify_node.runners.per_session import PerSessionRunner
 from verify_node.runners.ragged import RaggedRunner
@@ -29,6 +30,7 @@ _PROOF_WINDOW_TOKENS = 6
 _SCHEDULE = ((5, 1, 9), (4, 7, 1), (1, 3, 3), (1, 1, 1), (8, 2, 6))
 """New tokens of three sessions, step by step: chunks, single steps, all mixed."""
 _JUNK_TOKENS = 3
+"""Rolled back before each step; in a tree, in front of each true token."""
 _NOISE_FACTOR = 8.0
 """How far above the model's own rounding the mean error may lie. A wrong mask lies far beyond."""
 
@@ -46,13 +48,19 @@ def choose_runner(model: PreTrainedModel) -> ModelRunner:
         ragged, careful = RaggedRunner(model), PerSessionRunner(model)
         error = _attempt(ragged, texts, plain, _is_precise(model))
         windows = _windows_took_part(model, texts[0], plain[0])
-        if error <= 0.3 * _rounding(model) and windows:
+        allowed = 0.3 * _rounding(model)
+        baseline = math.inf
+        if error > allowed:
+            baseline = _attempt(careful, texts, plain, _is_precise(model))
+            allowed = min(_NOISE_FACTOR * baseline, _rounding(model))
+        if error <= allowed and windows:
             _log.info("ragged engine proven: error %.1e of the logits' spread", error)
-            return ragged
-        baseline = _attempt(careful, texts, plain, _is_precise(model))
-    if error <= min(_NOISE_FACTOR * baseline, _rounding(model)) and windows:
-        _log.info("ragged engine proven: rounds like the model itself, %.1e", error)
-        return ragged
+            in_trees = _attempt(ragged, texts, plain, _is_precise(model), in_trees=True)
+            # It may round as much more as the chain may against the model itself.
+            allowed = max(allowed, min(_NOISE_FACTOR * error, _rounding(model)))
+            return _with_or_without_trees(model, ragged, in_trees, allowed)
+        if math.isinf(baseline):
+            baseline = _attempt(careful, texts, plain, _is_precise(model))
     if baseline <= _rounding(model):
         _log.warning(
             "the ragged engine is not exact on %s (error %.1e of the logits' spread): "
@@ -67,6 +75,20 @@ def choose_runner(model: PreTrainedModel) -> ModelRunner:
         "Serve another target, or report the architecture.",
         reason="MODEL_NOT_EXACT",
     )
+
+
+def _with_or_without_trees(
+    model: PreTrainedModel, ragged: RaggedRunner, error: float, allowed: float
+) -> RaggedRunner:
+    if error <= allowed:
+        return ragged
+    _log.warning(
+        "the ragged engine is not exact on trees with %s (error %.1e of the logits' spread): "
+        "of every draft, only its best path is checked",
+        type(model).__name__,
+        error,
+    )
+    return RaggedRunner(model, takes_trees=False)
 
 
 def _refuse_by_kind(model: PreTrainedModel) -> None:
@@ -114,12 +136,14 @@ def _attempt(
     texts: Sequence[Sequence[int]],
     plain: Sequence[torch.Tensor],
     precise: bool,
+    *,
+    in_trees: bool = False,
 ) -> float:
     """Mean absolute error of a position's logits, as a share of the logits' standard deviation;
     infinite when the runner fails.
     """
     try:
-        logits = _replay(runner, texts)
+        logits = _replay_in_trees(runner, texts) if in_trees else _replay(runner, texts)
     except (NotImplementedError, RuntimeError, TypeError, ValueError, AttributeError) as error:
         _log.info("%s runner: %s: %s", runner.name, type(error).__name__, error)
         return math.inf
@@ -158,6 +182,50 @@ def _replay(runner: ModelRunner, texts: Sequence[Sequence[int]]) -> list[torch.T
             logits[index].append(out)
             done[index] += step[index]
     return [torch.cat(parts) for parts in logits]
+
+
+def _replay_in_trees(runner: ModelRunner, texts: Sequence[Sequence[int]]) -> list[torch.Tensor]:
+    """The same, with each step's tokens as one path of a tree.
+
+    In front of each of them stands a branch of junk, longer than a window by the end of a chunk: a
+    window that counts places instead of positions would lose true tokens to it, or let a query see
+    what lies too far back.
+    """
+    caches = [
+        runner.new_cache(len(text) + max(map(max, _SCHEDULE)) * _JUNK_TOKENS) for text in texts
+    ]
+    done = [0] * len(texts)
+    logits: list[list[torch.Tensor]] = [[] for _ in texts]
+    for step in _SCHEDULE:
+        rows, paths = [], []
+        for cache, text, start, n in zip(caches, texts, done, step, strict=True):
+            row, path = _tree_row(cache, text[start : start + n], text[:_JUNK_TOKENS])
+            rows.append(row)
+            paths.append(path)
+        outs = runner.forward(rows)
+        for index, (row, path, out) in enumerate(zip(rows, paths, outs, strict=True)):
+            logits[index].append(out[path])
+            row.cache.keep(done[index], path)
+            done[index] += step[index]
+    return [torch.cat(parts) for parts in logits]
+
+
+def _tree_row(
+    cache: SessionCache, tokens: Sequence[int], junk: Sequence[int]
+) -> tuple[Row, list[int]]:
+    """A row of a tree, and where in it the path of `tokens` lies."""
+    ids: list[int] = []
+    parents: list[int] = []
+    path: list[int] = []
+    for token_id in tokens:
+        below = path[-1] if path else -1
+        for depth, junk_id in enumerate(junk):
+            parents.append(len(ids) - 1 if depth else below)
+            ids.append(junk_id)
+        path.append(len(ids))
+        parents.append(below)
+        ids.append(token_id)
+    return Row(cache, ids, len(ids), parents), path
 
 
 def _windows_took_part(model: PreTrainedModel, text: Sequence[int], narrow: torch.Tensor) -> bool:

@@ -20,7 +20,7 @@ from transformers.cache_utils import Cache, DynamicLayer
 
 from verify_node.runners.base import Row
 from verify_node.runners.model_facts import configs_of, input_device
-from verify_node.runners.ragged_attention import RowSpan, attend, unknown_tensors
+from verify_node.runners.ragged_attention import Branches, RowSpan, attend, unknown_tensors
 from verify_node.runners.ragged_cache import RaggedCache
 
 ATTENTION_NAME = "anydraft_ragged"
@@ -124,7 +124,9 @@ class RaggedRunner:
 
     name = "ragged"
 
-    def __init__(self, model: PreTrainedModel) -> None:
+    def __init__(self, model: PreTrainedModel, *, takes_trees: bool = True) -> None:
+        """`takes_trees`: whether the model was found to be exact on them."""
+        self.takes_trees = takes_trees
         self._model = model
         self._keeps_logits = "logits_to_keep" in inspect.signature(model.forward).parameters
         self._configs = configs_of(model)
@@ -141,8 +143,8 @@ class RaggedRunner:
         token_ids = torch.tensor(
             [list(itertools.chain.from_iterable(row.token_ids for row in rows))], device=device
         )
-        positions = torch.cat(
-            [torch.arange(span.past, span.past + span.num_new, device=device) for span in spans]
+        positions = torch.tensor(
+            [list(itertools.chain.from_iterable(span.positions for span in spans))], device=device
         )
         wanted = [range(s.end - row.num_logits, s.end) for row, s in zip(rows, spans, strict=True)]
         keep = torch.tensor(
@@ -150,7 +152,7 @@ class RaggedRunner:
         )
         batch = _Batch(caches, spans, self._num_layers)
         with _entered(batch), _attention(self._configs):
-            logits = self._logits(token_ids, positions.unsqueeze(0), batch, keep)
+            logits = self._logits(token_ids, positions, batch, keep)
         if batch.views:
             raise NotImplementedError("the model does not use transformers' attention interface")
         for cache, span in zip(caches, spans, strict=True):
@@ -180,7 +182,7 @@ def _spans(rows: Sequence[Row]) -> list[RowSpan]:
     begin = 0
     for row in rows:
         end = begin + len(row.token_ids)
-        spans.append(RowSpan(begin, end, row.cache.length))
+        spans.append(RowSpan(begin, end, row.cache.length, Branches.of(row.parents)))
         begin = end
     return spans
 

@@ -7,6 +7,8 @@ CPU, what is not written takes no memory.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 
 
@@ -28,6 +30,15 @@ class LayerBuffer:
         self.keys = _stored(self.keys, keys, start, end, self._max_tokens)
         self.values = _stored(self.values, values, start, end, self._max_tokens)
         return self.keys[:, :end], self.values[:, :end]
+
+    @torch.inference_mode()
+    def move(self, start: int, places: torch.Tensor) -> None:
+        """What is stored at `places` goes to `start` and the places behind it."""
+        for buffer in (self.keys, self.values):
+            if buffer is not None:
+                # A copy: the places may overlap those that are written.
+                moved = buffer.index_select(1, places.to(buffer.device))
+                buffer[:, start : start + len(places)] = moved
 
 
 def _stored(
@@ -74,6 +85,18 @@ class RaggedCache:
         if not 0 <= length <= self._length:
             raise ValueError(f"cannot cut a cache of {self._length} tokens to {length}")
         self._length = length
+
+    def keep(self, length: int, slots: Sequence[int]) -> None:
+        if list(slots) != sorted(set(slots)) or (slots and slots[0] < 0):
+            raise ValueError(f"slots must grow from 0 on, not {list(slots)}")
+        if not 0 <= length + (slots[-1] + 1 if slots else 0) <= self._length:
+            raise ValueError(f"a cache of {self._length} tokens has no {list(slots)} at {length}")
+        in_place = next((i for i, slot in enumerate(slots) if slot != i), len(slots))
+        if moved := [length + slot for slot in slots[in_place:]]:
+            places = torch.tensor(moved)
+            for layer in self._layers.values():
+                layer.move(length + in_place, places)
+        self._length = length + len(slots)
 
     def close(self) -> None:
         self._closed = True
