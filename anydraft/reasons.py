@@ -154,6 +154,12 @@ class Reason(StrEnum):
     """There is no such device on this machine."""
     PROMPT_UNREADABLE = auto()
     """The prompt's file cannot be read as text."""
+    BENCH_FILE_NOT_FOUND = auto()
+    """A benchmark's prompts or recordings are not there."""
+    BENCH_FILE_INVALID = auto()
+    """They are, and hold something else, or nothing."""
+    PEER_FAILED = auto()
+    """What a benchmark compares with gave no answer."""
 
     # Finding and fetching a model.
 

@@ -54,7 +54,7 @@ async def measure(
                     arms = [NodeArm(TARGET_ONLY, [network]), NodeArm(ASSISTED, drafts)]
                     for arm in arms:
                         stack.push_async_callback(arm.close)
-                    lack = Memory(recorded.choices) if recorded else NoLack()
+                    lack = Memory(recorded.notes) if recorded else NoLack()
                     await _warm_up(arms, conditions)
                     await lack.filled()
                     run = await _run([*arms, *peers], tasks, conditions, watch, repeats, lack)

@@ -15,7 +15,7 @@ _PATIENCE_S = 900.0
 
 
 class Memory:
-    """Follows the file of `draft_node.simulated`, from its present end."""
+    """Follows the notes of `draft_node.simulated`, from their present end."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -35,7 +35,7 @@ class Memory:
         while self.missed() > self._filled:
             if time.monotonic() > deadline_s:
                 raise DeadlineExceededError(
-                    f"the simulated assistant did not fill {self._path} in time: see whether the "
+                    "the simulated assistant did not learn in time what it lacked: see whether the "
                     "machine is busy, and run it again",
                     reason="NOT_READY",
                 )
@@ -50,7 +50,6 @@ class Memory:
         lines = data[: data.rfind(b"\n") + 1]
         self._at += len(lines)
         for line in lines.splitlines():
-            if line.startswith((b'{"missed"', b'{"filled"')):
-                entry = json.loads(line)
-                self._missed += entry.get("missed", 0)
-                self._filled += entry.get("filled", 0)
+            entry = json.loads(line)
+            self._missed += entry.get("missed", 0)
+            self._filled += entry.get("filled", 0)

@@ -89,3 +89,5 @@ class Recorded:
     answers: Path
     choices: Path
     """What the real assistant would say; grows with what is asked for the first time."""
+    notes: Path
+    """Where the draft nodes of this run write what they lacked."""

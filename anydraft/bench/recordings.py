@@ -47,12 +47,12 @@ def read_recordings(path: Path) -> list[Recording]:
             raise InvalidRequestError(
                 f"line {number} of {path} is no recorded answer ({error!r}): each needs `prompt`, "
                 "`ids` and `category`. Make the file with anydraft bench --record",
-                reason="RECORDING_INVALID",
+                reason="BENCH_FILE_INVALID",
             ) from None
     if not recordings:
         raise InvalidRequestError(
             f"{path} holds no recorded answers: make some with anydraft bench --record",
-            reason="RECORDING_INVALID",
+            reason="BENCH_FILE_INVALID",
         )
     return recordings
 
@@ -68,12 +68,12 @@ def read_json_lines(path: Path) -> list[tuple[int, Mapping[str, Any]]]:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
         raise NotFoundError(
-            f"there is no file {path}: check its name", reason="FILE_NOT_FOUND"
+            f"there is no file {path}: check its name", reason="BENCH_FILE_NOT_FOUND"
         ) from None
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidRequestError(
             f"{path} cannot be read ({error}): give a text file with one JSON object a line",
-            reason="FILE_UNREADABLE",
+            reason="BENCH_FILE_INVALID",
         ) from None
     found: list[tuple[int, Mapping[str, Any]]] = []
     for number, line in enumerate(text.splitlines(), start=1):
@@ -86,7 +86,7 @@ def read_json_lines(path: Path) -> list[tuple[int, Mapping[str, Any]]]:
         if not isinstance(entry, dict):
             raise InvalidRequestError(
                 f"line {number} of {path} is no JSON object: give one a line",
-                reason="FILE_UNREADABLE",
+                reason="BENCH_FILE_INVALID",
             )
         found.append((number, entry))
     return found

@@ -96,7 +96,8 @@ class Site:
         if conditions.piece_ms is not None:
             module = "draft_node.simulated"
             args += ["--piece-ms", f"{conditions.piece_ms:g}"]
-            args += ["--choices", str(self._required().choices)]
+            recorded = self._required()
+            args += ["--choices", str(recorded.choices), "--notes", str(recorded.notes)]
         nodes = [
             self._around.enter_context(NodeProcess(module, args, cores=pair.assistant_cores))
             for _ in range(conditions.num_draft_nodes)

@@ -41,6 +41,6 @@ def spec_bench_file() -> Path:
             "the prompts of Spec-Bench are not here: take data/spec_bench/question.jsonl of the "
             f"GitHub repository hemingkx/Spec-Bench (Apache-2.0) and put it at {path}, or give "
             "such a file with --suite FILE",
-            reason="SUITE_NOT_FOUND",
+            reason="BENCH_FILE_NOT_FOUND",
         )
     return path

@@ -46,7 +46,7 @@ def tasks_of_recordings(
         raise InvalidRequestError(
             f"nothing of {suite} was recorded in that file: leave --suite out, or record it "
             "with anydraft bench --record",
-            reason="SUITE_EMPTY",
+            reason="BENCH_FILE_INVALID",
         )
     by_category = _by_category((recording.category, recording) for recording in chosen)
     tasks = []
@@ -90,7 +90,7 @@ def _pairs(suite: str) -> list[tuple[str, str]]:
     if not found:
         raise InvalidRequestError(
             f"{path} holds no prompts: give a file with one JSON object a line",
-            reason="SUITE_EMPTY",
+            reason="BENCH_FILE_INVALID",
         )
     return found
 
@@ -102,7 +102,7 @@ def _pair(entry: Mapping[str, Any], number: int, path: Path) -> tuple[str, str]:
         raise InvalidRequestError(
             f'line {number} of {path} holds no prompt: write {{"prompt": "...", "category": '
             '"..."}, or "turns" with a list of texts',
-            reason="SUITE_INVALID",
+            reason="BENCH_FILE_INVALID",
         )
     return str(entry.get("category", entry.get("cat", _PLAIN_CATEGORY))), prompt
 

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from importlib.util import find_spec
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from anydraft.bench.plan import RANDOM, Conditions, Recorded
@@ -71,7 +72,7 @@ def _measure(args: argparse.Namespace, console: Console) -> int:
                 tasks,
                 watch,
                 repeats=args.repeats,
-                recorded=_recorded(args, folder),
+                recorded=_recorded(args, folder, stack),
                 peers=_peers(args, stack),
             )
         )
@@ -146,7 +147,7 @@ def _assistant_folder(args: argparse.Namespace) -> Path:
     return resolve_assistant(ASSISTANT if args.assistant == RANDOM else args.assistant)
 
 
-def _recorded(args: argparse.Namespace, folder: Path) -> Recorded | None:
+def _recorded(args: argparse.Namespace, folder: Path, stack: ExitStack) -> Recorded | None:
     from anydraft.models.cache import cache_root, make_folder
 
     if not args.simulate:
@@ -154,7 +155,8 @@ def _recorded(args: argparse.Namespace, folder: Path) -> Recorded | None:
     choices = args.choices
     if choices is None:
         choices = make_folder(cache_root() / "choices") / f"{folder.resolve().name}.jsonl"
-    return Recorded(args.answers, choices)
+    notes = Path(stack.enter_context(TemporaryDirectory())) / "notes.jsonl"
+    return Recorded(args.answers, choices, notes)
 
 
 def _peers(args: argparse.Namespace, stack: ExitStack) -> Sequence[Arm]:

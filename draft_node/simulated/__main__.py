@@ -34,6 +34,8 @@ class Simulation:
     """Of a pass; None for the real assistant's own time."""
     choices: Path | None
     """The real assistant's memory, where it is simulated and not of no use."""
+    notes: Path | None
+    """Where it writes what it lacked."""
     useless: bool
 
     def __post_init__(self) -> None:
@@ -49,6 +51,7 @@ def parser() -> argparse.ArgumentParser:
     flag = p.add_argument
     flag("--piece-ms", type=number(0, above=True), metavar="MS", help="a pass takes this long")
     flag("--choices", type=Path, metavar="FILE", help="what the real assistant chose; grows")
+    flag("--notes", type=Path, metavar="FILE", help="what was not known in an answer; grows")
     flag("--useless", action="store_true", help="every choice is nonsense")
     return p
 
@@ -58,7 +61,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     set_up_logging(args.log_level)
     try:
         with needs_extra("draft"):
-            simulation = Simulation(args.piece_ms, args.choices, args.useless)
+            simulation = Simulation(args.piece_ms, args.choices, args.notes, args.useless)
             return end_process(asyncio.run(_serve(settings_of(args), simulation, args)))
     except AnydraftError as error:
         print(f"simulated-draft: {error}", file=sys.stderr)  # noqa: T201
@@ -93,6 +96,7 @@ def load_simulated(
     from draft_node.simulated.choices_file import ChoicesFile
     from draft_node.simulated.engine import SimulatedEngine
     from draft_node.simulated.facts import EngineFacts
+    from draft_node.simulated.notes import Notes
     from draft_node.simulated.oracles import NonsenseOracle, Oracle, RecordedOracle
     from draft_node.simulated.pace import Pace
     from draft_node.simulated.useless_engine import UselessEngine
@@ -108,8 +112,8 @@ def load_simulated(
         context = settings.max_context_tokens
         oracle = NonsenseOracle(EngineFacts("nonsense", context, size, frozenset()))
     else:
-        file = ChoicesFile(simulation.choices)
-        oracle = RecordedOracle(file, lambda: load_onnx(model, settings)[0])
+        file, notes = ChoicesFile(simulation.choices), Notes(simulation.notes)
+        oracle = RecordedOracle(file, lambda: load_onnx(model, settings)[0], notes)
     return SimulatedEngine(oracle, Pace(simulation.piece_ms)), tokenizer
 
 

@@ -1,10 +1,7 @@
 """What an assistant chose, kept in a file from run to run.
 
-The first line says which assistant it is; most others are what follows one sequence of ids, under
-a digest of them. `{"missed": n}` says that so many choices were wanted and not known, and
-`{"filled": n}` that they are known by now: whoever follows the file knows what a measurement
-lacked, and when it may be made again. Lines are only ever added, so that several processes may
-share it.
+The first line says which assistant it is; every other is what follows one sequence of ids, under a
+digest of them. Lines are only ever added, so that several processes may share the file.
 """
 
 from __future__ import annotations
@@ -29,6 +26,16 @@ def key_of(*parts: Iterable[int]) -> str:
     """Of the ids of all parts, one behind the other."""
     ids = array("i", (token_id for part in parts for token_id in part))
     return hashlib.blake2b(ids.tobytes(), digest_size=_DIGEST_BYTES).hexdigest()
+
+
+def append_lines(path: Path, entries: Sequence[Mapping[str, Any]]) -> None:
+    """In one write, which no other process's falls into."""
+    text = "".join(f"{json.dumps(entry, separators=(',', ':'))}\n" for entry in entries)
+    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    try:
+        os.write(file, text.encode())
+    finally:
+        os.close(file)
 
 
 class ChoicesFile:
@@ -62,12 +69,6 @@ class ChoicesFile:
             entries.append({"k": key, "i": chosen.token_ids, "p": logprobs})
         self._append(entries)
 
-    def note_missed(self, count: int) -> None:
-        self._append([{"missed": count}])
-
-    def note_filled(self, count: int) -> None:
-        self._append([{"filled": count}])
-
     def catch_up(self) -> None:
         """Reads what was added by others meanwhile."""
         try:
@@ -97,21 +98,16 @@ class ChoicesFile:
             # A line that was cut off, with the next one behind it: both are chosen again.
 
     def _append(self, entries: Sequence[Mapping[str, Any]]) -> None:
-        text = "".join(f"{json.dumps(entry, separators=(',', ':'))}\n" for entry in entries)
         try:
-            file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+            append_lines(self._path, entries)
         except OSError as error:
             raise self._unusable(str(error)) from None
-        try:
-            os.write(file, text.encode())
-        finally:
-            os.close(file)
 
     def _unusable(self, problem: str) -> FailedPreconditionError:
         return FailedPreconditionError(
             f"{self._path} cannot hold an assistant's choices ({problem}): delete it, or name "
             "another file with --choices",
-            reason="FILE_UNREADABLE",
+            reason="BENCH_FILE_INVALID",
         )
 
 

@@ -12,6 +12,7 @@ from typing import Protocol
 from draft_node.engines.base import AssistantEngine, Choices, Path
 from draft_node.simulated.choices_file import ChoicesFile, key_of
 from draft_node.simulated.facts import EngineFacts
+from draft_node.simulated.notes import Notes
 
 _NOT_KNOWN = Choices((), ())
 _FILLED_CHILDREN = 2
@@ -42,9 +43,12 @@ class RecordedOracle:
     """What the real assistant chose, once. What nobody asked for yet is not known: nothing is said
     then, and the real assistant is loaded and asked when no session is open any more."""
 
-    def __init__(self, file: ChoicesFile, load: Callable[[], AssistantEngine]) -> None:
+    def __init__(
+        self, file: ChoicesFile, load: Callable[[], AssistantEngine], notes: Notes
+    ) -> None:
         self._load = load
         self._file = file
+        self._notes = notes
         if file.facts is None:
             file.begin(EngineFacts.of(self._real))
         self.facts = file.facts or EngineFacts.of(self._real)
@@ -67,7 +71,7 @@ class RecordedOracle:
             if missed:
                 self._missed.update({keys[i]: (tuple(trunk), paths[i]) for i in missed})
                 self._num_missed += len(missed)
-                self._file.note_missed(len(missed))
+                self._notes.missed(len(missed))
         return [choices or _NOT_KNOWN for choices in found]
 
     def closed(self) -> None:
@@ -100,7 +104,7 @@ class RecordedOracle:
                         if token_id not in self.facts.eos_ids
                     ]
         self._missed.clear()
-        self._file.note_filled(self._num_missed)
+        self._notes.filled(self._num_missed)
         self._num_missed = 0
 
 

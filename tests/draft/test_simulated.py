@@ -23,6 +23,7 @@ from draft_node.simulated.__main__ import Simulation
 from draft_node.simulated.choices_file import ChoicesFile, key_of
 from draft_node.simulated.engine import SimulatedEngine
 from draft_node.simulated.facts import EngineFacts
+from draft_node.simulated.notes import Notes
 from draft_node.simulated.oracles import NonsenseOracle, RecordedOracle
 from draft_node.simulated.pace import Pace
 from draft_node.simulated.useless_engine import UselessEngine
@@ -85,8 +86,9 @@ class RealState:
         self._engine.log.append("close")
 
 
-def opened(path: FilePath, real: RealEngine) -> AssistantState:
-    return SimulatedEngine(RecordedOracle(ChoicesFile(path), lambda: real), INSTANT).open()
+def opened(path: FilePath, real: RealEngine, notes: FilePath | None = None) -> AssistantState:
+    oracle = RecordedOracle(ChoicesFile(path), lambda: real, Notes(notes))
+    return SimulatedEngine(oracle, INSTANT).open()
 
 
 def play(state: AssistantState) -> list[Choices | None]:
@@ -126,7 +128,7 @@ def test_it_learns_from_the_real_one_between_sessions_and_then_knows(tmp_path: F
     def never() -> RealEngine:
         raise AssertionError("the real assistant was loaded for what was known")
 
-    oracle = RecordedOracle(ChoicesFile(path), never)
+    oracle = RecordedOracle(ChoicesFile(path), never, Notes(None))
     assert oracle.facts == FACTS
     assert play(SimulatedEngine(oracle, INSTANT).open()) == EXPECTED
     assert path.stat().st_size == size
@@ -135,7 +137,8 @@ def test_it_learns_from_the_real_one_between_sessions_and_then_knows(tmp_path: F
 def test_the_real_one_works_while_no_session_is_open(tmp_path: FilePath) -> None:
     """And chooses also what would be asked for next."""
     path, real = tmp_path / "choices.jsonl", RealEngine()
-    engine = SimulatedEngine(RecordedOracle(ChoicesFile(path), lambda: real), INSTANT)
+    oracle = RecordedOracle(ChoicesFile(path), lambda: real, Notes(None))
+    engine = SimulatedEngine(oracle, INSTANT)
     one, other = engine.open(), engine.open()
     one.read([1, 2], wanted=True)
     other.read([1, 2], wanted=True)
@@ -152,13 +155,13 @@ def test_the_real_one_works_while_no_session_is_open(tmp_path: FilePath) -> None
     assert len(real.log) == 4
 
 
-async def test_whoever_follows_the_file_knows_what_was_missed(tmp_path: FilePath) -> None:
-    path = tmp_path / "choices.jsonl"
-    play(opened(path, RealEngine()))
-    memory = Memory(path)
+async def test_whoever_follows_the_notes_knows_what_was_missed(tmp_path: FilePath) -> None:
+    path, notes = tmp_path / "choices.jsonl", tmp_path / "notes.jsonl"
+    play(opened(path, RealEngine(), notes))
+    memory = Memory(notes)
     assert memory.missed() == 0
     await memory.filled()
-    state = opened(path, RealEngine())
+    state = opened(path, RealEngine(), notes)
     state.read([30], wanted=True)
     state.expand([(40,), (41,)])
     assert memory.missed() == 3
@@ -211,12 +214,13 @@ def test_keys_tell_sequences_apart() -> None:
 
 def test_the_file_is_lines_of_json(tmp_path: FilePath) -> None:
     path = tmp_path / "choices.jsonl"
-    state = opened(path, RealEngine())
+    notes = tmp_path / "notes.jsonl"
+    state = opened(path, RealEngine(), notes)
     state.read([1], wanted=True)
     state.close()
-    head, missed, entry, *_, filled = (json.loads(line) for line in path.read_text().splitlines())
+    head, entry, *_ = (json.loads(line) for line in path.read_text().splitlines())
     assert head == FACTS.as_json()
-    assert (missed, filled) == ({"missed": 1}, {"filled": 1})
+    assert notes.read_text() == '{"missed":1}\n{"filled":1}\n'
     assert entry == {"k": key_of([1]), "i": [8, 5], "p": [-0.5, -1.0]}
 
 
@@ -310,10 +314,13 @@ def test_a_useless_assistant_works_as_hard_as_a_real_one() -> None:
 
 @pytest.mark.parametrize(
     ("settings", "said"),
-    [((None, None, False), "nothing is simulated"), ((8.0, None, False), "needs a memory")],
+    [
+        ((None, None, None, False), "nothing is simulated"),
+        ((8.0, None, None, False), "needs a memory"),
+    ],
 )
 def test_a_simulation_of_nothing_is_refused(
-    settings: tuple[float | None, FilePath | None, bool], said: str
+    settings: tuple[float | None, FilePath | None, FilePath | None, bool], said: str
 ) -> None:
     with pytest.raises(InvalidRequestError, match=said) as caught:
         Simulation(*settings)

@@ -79,13 +79,13 @@ def _check(recordings: Sequence[Recording], model: str, size: int) -> None:
             raise InvalidRequestError(
                 f"the answers were recorded with {recording.target}, not {model}: give that as "
                 "the target, or record new ones with anydraft bench --record",
-                reason="RECORDING_INVALID",
+                reason="BENCH_FILE_INVALID",
             )
         if max(recording.ids) >= size:
             raise InvalidRequestError(
                 f"the answers hold the id {max(recording.ids)}, which {model} does not have: "
                 "give the target that they were recorded with",
-                reason="RECORDING_INVALID",
+                reason="BENCH_FILE_INVALID",
             )
 
 

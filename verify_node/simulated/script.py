@@ -35,7 +35,7 @@ class Scripts:
                 raise InvalidRequestError(
                     "two recorded answers have the same prompt, so that nobody knows which to "
                     "give: keep one of them in each file",
-                    reason="RECORDING_INVALID",
+                    reason="BENCH_FILE_INVALID",
                 )
             self._by_prompt[script.prompt_ids] = script
         self._lengths = sorted({len(ids) for ids in self._by_prompt}, reverse=True)
