@@ -247,20 +247,3 @@ class Reason(StrEnum):
     """The output folder holds something else."""
     EXPORT_NEEDED = auto()
     """The assistant must be exported first, where torch is."""
-
-    # Measuring.
-
-    FILE_NOT_FOUND = auto()
-    """There is no such file of prompts or recorded answers."""
-    FILE_UNREADABLE = auto()
-    """The file does not hold one JSON object a line, or belongs to another assistant."""
-    SUITE_NOT_FOUND = auto()
-    """The suite's prompts are not on this machine."""
-    SUITE_INVALID = auto()
-    """A line of a suite holds no prompt."""
-    SUITE_EMPTY = auto()
-    """There is no prompt to ask."""
-    RECORDING_INVALID = auto()
-    """What stands in the file is no recorded answer, or contradicts another."""
-    PEER_FAILED = auto()
-    """The program that is compared with failed on a prompt."""
