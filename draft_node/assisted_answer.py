@@ -37,6 +37,8 @@ class Drafting:
     drafter: Drafter
     worker: DraftingThread
     max_draft: int = DEFAULT_MAX_DRAFT
+    in_turn: bool = False
+    """See `DraftingLoop`."""
 
 
 class AssistedAnswer:
@@ -152,6 +154,7 @@ class AssistedAnswer:
                 self._drafting.worker,
                 self._send,
                 max_draft=self._drafting.max_draft,
+                in_turn=self._drafting.in_turn,
             )
         except Exception:  # whatever a drafter dies of, the answer does not need it
             _log.warning("no drafts for this answer: the drafter failed", exc_info=True)

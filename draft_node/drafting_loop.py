@@ -39,13 +39,18 @@ class DraftingLoop:
         send: Callable[[Draft], Awaitable[bool]],
         *,
         max_draft: int = DEFAULT_MAX_DRAFT,
+        in_turn: bool = False,
     ) -> None:
         """`max_draft` bounds the pieces beyond the committed text, besides the verifier's credit.
-        `send` tells whether anybody still listens."""
+        `send` tells whether anybody still listens. `in_turn`: what is sent has the target start its
+        step, which slows further passes down, so it is sent when no more of them pay."""
         self._stream = stream
         self._worker = worker
         self._send = send
         self._max_draft = max_draft
+        self._in_turn = in_turn
+        self._has_grown = False
+        """Whether the last pass hung anything, and no verdict has come since."""
         self._tree = TextTree(max_pieces=max_draft, max_bytes=MAX_DRAFT_BYTES)
         self._outbox = Outbox(self._tree)
         self._verdicts: deque[Verdict] = deque()
@@ -109,7 +114,9 @@ class DraftingLoop:
             return
         self._hear()
         if self._may_grow():
+            held = self._tree.num_pieces
             self._stream.grow(self._tree, self._room())
+            self._has_grown = self._tree.num_pieces > held
 
     def _worth(self) -> float:
         """Of the pass that is asked for, by what has come until now."""
@@ -128,6 +135,7 @@ class DraftingLoop:
                     reason="VERDICT_OUT_OF_ORDER",
                 )
             self._credit_pieces = verdict.credit_pieces
+            self._has_grown = False
             self._tree.commit(verdict.text.encode())
             self._outbox.forget_decided()
             self._stream.commit(verdict.text)
@@ -136,13 +144,16 @@ class DraftingLoop:
 
     def _due(self) -> Draft | None:
         """What to send now, if anything."""
-        if not self._credit_pieces:
+        if not self._credit_pieces or self._is_held_back():
             return None
         draft = self._outbox.take(self._credit_pieces, self._credit_bytes)
         if draft is None and self._has_nothing_to_say():
             self._silent_at = self._tree.committed_bytes
             draft = self._outbox.nothing()
         return draft
+
+    def _is_held_back(self) -> bool:
+        return self._in_turn and self._has_grown and self._may_grow()
 
     def _has_nothing_to_say(self) -> bool:
         """Once for each text: a verifier that waits must hear that it waits in vain."""

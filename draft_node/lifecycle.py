@@ -64,7 +64,9 @@ class DraftNode:
 
     async def serve(self, loaded: LoadedDrafter) -> None:
         """New answers are drafted by this one from now on."""
-        self._generation.drafting = Drafting(loaded.drafter, self._worker, self._max_draft)
+        self._generation.drafting = Drafting(
+            loaded.drafter, self._worker, self._max_draft, loaded.in_turn
+        )
         self._about.loaded = loaded
         await self._tell_health()
 

@@ -91,6 +91,8 @@ class LoadedDrafter:
     """Its name, or "prompt lookup"."""
     engine: str
     """How it is run, for people."""
+    in_turn: bool = False
+    """Whether it drafts while the target does not compute: on the cores of both."""
 
 
 def load_drafter(settings: DraftSettings, load_engine: EngineLoader | None = None) -> LoadedDrafter:
@@ -110,12 +112,13 @@ def load_drafter(settings: DraftSettings, load_engine: EngineLoader | None = Non
         tokenizer,
         settings.min_probability,
         settings.max_context_tokens,
-        waits_for_text=settings.shares_machine,
+        shares_machine=settings.shares_machine,
     )
     drafter: Drafter = assistant
     if settings.lookup:
         drafter = CombinedDrafter(assistant, _lookup(settings))
-    return LoadedDrafter(drafter, _public_name(settings.model), drafter.description)
+    name = _public_name(settings.model)
+    return LoadedDrafter(drafter, name, drafter.description, settings.shares_machine)
 
 
 def load_lookup(settings: DraftSettings) -> LoadedDrafter:

@@ -8,6 +8,7 @@ was committed that was not drafted.
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -18,6 +19,7 @@ from anydraft.text.tokenizer import TextTokenizer
 from anydraft.text.tree import Node, Piece, TextTree
 from anydraft.v1.prompt_pb2 import Prompt
 from draft_node.drafters.branches import Branch, Root, follow
+from draft_node.drafters.thrift import Thrift
 from draft_node.engines.base import AssistantEngine, Choices
 
 DEFAULT_MIN_PROBABILITY = 0.001
@@ -47,9 +49,9 @@ class AssistantDrafter:
     """Paths less likely than this, from the committed text, are not drafted."""
     max_context_tokens: int = DEFAULT_MAX_CONTEXT_TOKENS
     """How much of a text a session holds in its cache, where the engine could hold more."""
-    waits_for_text: bool = False
-    """Whether a prompt is read only once the target has read it: on a machine that both share, the
-    user would wait for the sum of both."""
+    shares_machine: bool = False
+    """Whether the target computes on the same cores. A prompt is then read only once the target has
+    read it, for the user would wait for the sum of both, and passes must pay (`Thrift`)."""
 
     @property
     def context_tokens(self) -> int:
@@ -88,12 +90,15 @@ class AssistantStream:
         root."""
         self._root: Root | None = None
         self._branches: dict[Node, Branch] = {}
-        self.idle = drafter.waits_for_text
+        self._thrift = Thrift() if drafter.shares_machine else None
+        self.idle = drafter.shares_machine
 
     def commit(self, text: str) -> None:
         self._unmirrored += text
         self._unfollowed += text
         self.idle = False
+        if self._thrift is not None and text:
+            self._thrift.committed(len(text.encode()))
 
     def close(self) -> None:
         self._state.close()
@@ -118,7 +123,13 @@ class AssistantStream:
         except ContextFullError:
             self.idle = True
         if self._root is not None:
-            self.idle = self.idle or next(self._unexpanded(self._root, tree), None) is None
+            self.idle = self.idle or not self._may_look_on(self._root, tree)
+
+    def _may_look_on(self, root: Root, tree: TextTree) -> bool:
+        place = next(self._unexpanded(root, tree), None)
+        if place is None or self._thrift is None:
+            return place is not None
+        return self._thrift.pays(math.exp(place.logprob))
 
     def _follow(self) -> None:
         """Moves the root along text that was drafted; there is none where it was not."""
@@ -179,9 +190,11 @@ class AssistantStream:
         if not places:
             self.idle = True
             return
-        for place, choices in zip(
-            places, self._state.expand([p.path for p in places]), strict=True
-        ):
+        started = time.perf_counter()
+        expanded = self._state.expand([place.path for place in places])
+        if self._thrift is not None:
+            self._thrift.passed((time.perf_counter() - started) * 1e3)
+        for place, choices in zip(places, expanded, strict=True):
             limit -= self._hang(place.of, place.node, place.logprob, choices, tree, limit)
 
     def _unexpanded(self, root: Root, tree: TextTree) -> Iterator[_Place]:
@@ -208,7 +221,10 @@ class AssistantStream:
         """Hangs what may follow a place, at most `limit` pieces; returns how many."""
         of.is_expanded = True
         count = 0
-        for token_id, piece in self._pieces(choices):
+        pieces = list(self._pieces(choices))
+        if self._thrift is not None:
+            self._thrift.looked(sum(math.exp(p.logprob) * len(p.text) for _, p in pieces))
+        for token_id, piece in pieces:
             if count == limit or logprob + piece.logprob < self._min_logprob:
                 break
             below = tree.num_pieces

@@ -124,7 +124,7 @@ def test_long_prompts_are_read_in_chunks(tokenizer: TextTokenizer) -> None:
 def test_on_a_shared_machine_the_target_reads_first(tokenizer: TextTokenizer) -> None:
     engine, _ = opened(tokenizer)
     drafting = Drafting(
-        AssistantDrafter(engine, tokenizer, waits_for_text=True), Prompt(text=PROMPT)
+        AssistantDrafter(engine, tokenizer, shares_machine=True), Prompt(text=PROMPT)
     )
     drafting.grow()
     assert drafting.stream.idle
