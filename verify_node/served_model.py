@@ -17,6 +17,7 @@ from anydraft.text.lookup import PromptLookup, prompt_parts
 from anydraft.text.tokenizer import TextTokenizer
 from anydraft.v1.prompt_pb2 import GenerationSpec
 from verify_node.generation_defaults import GenerationDefaults
+from verify_node.loop_calls import LoopCalls
 from verify_node.sampling_settings import SamplingSettings
 from verify_node.session_text import AnswerLimits, SessionEvent, SessionText
 from verify_node.target import Target, TargetRequest, TargetSession
@@ -57,6 +58,8 @@ class ServedModel:
         self.tokenizer = tokenizer
         self.context_tokens = context_tokens
         self._defaults = GenerationDefaults.read(defaults)
+        self.loop_calls = LoopCalls()
+        """By which sessions tell event loops what the target committed."""
         self._aligner = DraftAligner(tokenizer)
         self._prompts = ThreadPoolExecutor(_PROMPT_THREADS, thread_name_prefix="prompts")
         # One: the offers of a session must come in the order of its drafts.

@@ -59,6 +59,11 @@ class SessionDraft:
     def committed_bytes(self) -> int:
         return self._tree.committed_bytes
 
+    @property
+    def holds_any(self) -> bool:
+        """Whether anything is drafted beyond the committed text."""
+        return self._tree.num_pieces > 0 or bool(self._copied)
+
     def take(self, draft: Draft) -> bool:
         """Whether something of it is held now. Looks at no more of it than could be."""
         looked_at = islice(draft.pieces, 2 * MAX_CREDIT_PIECES)
