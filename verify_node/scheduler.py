@@ -273,6 +273,7 @@ class Scheduler:
         if session.answer_ids:  # the first round is the prompt's
             round_ms = (now - session.ready_at) * 1e3
             session.policy.committed(len(ids), round_ms)
+            session.policy.bore(len(path), planned.growth)
             if alone_ms is not None:
                 session.policy.judge(
                     len(path), was_checked=bool(draft), ms=round_ms, alone_ms=alone_ms
