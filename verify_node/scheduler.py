@@ -287,6 +287,7 @@ class Scheduler:
             draft_room=session.room_behind(len(ids)),
             step_ms=step_ms,
             wait_ms=planned.wait_ms,
+            num_beside=planned.num_beside,
         )
         kept = session.handle.listener.commit(block)
         if kept.afterwards is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -24,6 +25,9 @@ from verify_node.target import Target, TargetRequest, TargetSession
 
 _PROMPT_THREADS = 2
 """A prompt takes a while to render and encode; a small one should not wait for a large one."""
+_ALIGNMENT_REST = 2.0
+"""How long the thread of the alignments rests, in what an alignment took: the target's thread needs
+the interpreter as well. What a session is sent meanwhile is aligned together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +113,7 @@ class ServedModel:
 
     def _align_aside(self, align: Callable[[], None]) -> None:
         with contextlib.suppress(RuntimeError):  # closed meanwhile: nobody needs the draft
-            self._alignments.submit(align)
+            self._alignments.submit(_and_rest, align)
 
     def _prepare(self, spec: GenerationSpec, expects_drafts: bool) -> PreparedAnswer:
         prompt_ids = tuple(self.tokenizer.encode_prompt(spec.prompt))
@@ -191,3 +195,9 @@ class ServedModel:
                 f"{size - 1}. Use ids of the target's vocabulary.",
                 reason="LOGIT_BIAS_OUT_OF_VOCABULARY",
             )
+
+
+def _and_rest(align: Callable[[], None]) -> None:
+    started = time.thread_time()
+    align()
+    time.sleep(_ALIGNMENT_REST * (time.thread_time() - started))

@@ -43,6 +43,8 @@ class PlannedRow:
     draft: Draft = ()
     """The draft tokens at the end of the row, their parents counted among themselves."""
     wait_ms: float = 0.0
+    num_beside: int = 0
+    """Other rows of the step."""
     growth: float = 0.0
     """How much longer the step is expected to be for all drafts in it, as a share."""
     reads_prompt: bool = False
@@ -102,6 +104,8 @@ class StepPlanner:
         self._add_drafts(plan, likely, left - len(plan.rows))
         tokens = self._tokens_for_prompts(plan.num_tokens, anybody_runs=bool(plan.rows))
         self._read(plan, sorted(reading, key=lambda s: s.ready_at), tokens)
+        for planned in plan.rows:
+            planned.num_beside = len(plan.rows) - 1
         return plan
 
     def _likely(self, session: ScheduledSession, at: int) -> list[_Likely]:

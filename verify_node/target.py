@@ -61,6 +61,8 @@ class Block:
     step_ms: float
     wait_ms: float
     """How long the session waited for a draft before the step."""
+    num_beside: int = 0
+    """How many other sessions were in the step: who is slow to commit holds them up."""
 
 
 @dataclass(frozen=True, slots=True)

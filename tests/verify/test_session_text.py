@@ -72,7 +72,9 @@ class Session:
         """Pieces as they are; those made by `chain` hang below one another."""
         self.text.draft(Draft(first_piece=first_piece, base_bytes=base_bytes, pieces=pieces))
 
-    def commit(self, ids: Sequence[int], *, accepted: int = 0, newest: int = 0) -> Commit:
+    def commit(
+        self, ids: Sequence[int], *, accepted: int = 0, newest: int = 0, beside: int = 0
+    ) -> Commit:
         kept = self.text.commit(
             Block(
                 token_ids=tuple(ids),
@@ -83,6 +85,7 @@ class Session:
                 draft_room=24,
                 step_ms=1.0,
                 wait_ms=0.0,
+                num_beside=beside,
             )
         )
         if kept.afterwards is not None:
@@ -241,19 +244,32 @@ def test_what_the_target_has_is_aligned_again_while_it_computes() -> None:
     one, two = ids_of(" one"), ids_of(" two")
     session.draft(1, 0, *chain(1, (" one", -0.1), (" two", -0.1)))
     session.align()
-    session.draft(3, 0, DraftPiece(text=b" three", logprob=-0.1, parent=2))
     # The target goes on with " two" by itself: nobody holds it up.
     assert session.commit(one, accepted=len(one) - 1, newest=2).offer is None
+    session.draft(3, 0, DraftPiece(text=b" three", logprob=-0.1, parent=2))
     session.align()
     offer = session.target.offers[-1]
     assert (offer.num_committed, offer.newest_piece) == (len(one), 3)
     assert tuple(ids_of(" two three")) in paths(offer)
-    # Also where nothing new came: deeper pieces are looked at behind a longer answer.
-    session.commit(two[:1], newest=3)
-    if two[1:]:
-        session.commit(two[1:], newest=3)
+    # What was not aligned in time is, where the step is for few sessions.
+    session.draft(4, 0, DraftPiece(text=b" four", logprob=-0.1, parent=3))
+    kept = session.commit(two, accepted=len(two) - 1, newest=3)
+    assert kept.offer is not None
+    assert tuple(ids_of(" three four")) in paths(kept.offer)
+
+
+def test_many_sessions_wait_for_no_more_of_a_draft_than_a_step_of_theirs_checks() -> None:
+    words = [" one", " two", " three", " four", " five", " six", " seven", " eight", " nine"]
+    session = Session()
+    session.draft(1, 0, *chain(1, *((word, -0.1) for word in words)))
+    kept = session.commit(ids_of(words[0]), beside=15)
+    assert kept.offer is not None
+    assert tuple(ids_of(" two three four")) in paths(kept.offer)
+    whole = tuple(ids_of("".join(words[1:])))
+    assert whole not in paths(kept.offer)
     session.align()
-    assert session.target.offers[-1].num_committed == len(one + two)
+    (offer,) = session.target.offers
+    assert whole in paths(offer)
 
 
 def test_nobody_is_told_of_a_block_before_its_step_is_committed() -> None:
