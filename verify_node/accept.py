@@ -71,7 +71,8 @@ def accept(
 def _best_at(logits: torch.Tensor) -> Callable[[int], tuple[int, float]]:
     """The id with the largest logit, the lowest of several, and that logit, for a position. A NaN
     counts as larger than anything."""
-    if logits.device.type == "cpu":
+    # (Another kind of tensor may know better.)
+    if type(logits) is torch.Tensor and logits.device.type == "cpu":
         # Only where the walk comes by: most branches are never looked at. numpy's search takes a
         # tenth of the time of torch's.
         rows = logits.numpy()

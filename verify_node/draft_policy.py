@@ -24,6 +24,12 @@ _MOST_CERTAIN = 0.98
 _PROBE_SHARE = 0.01
 """Of all steps' time, for checking drafts that are not believed, of all sessions together: a third
 of what a useless assistant may cost."""
+_BORNE_A_ROUND = 0.02
+"""Of a step: how much longer one may become, on the average, for drafts that bring a session
+nothing, its own and those of others. With the probes' `_PROBE_SHARE` these are the 3 percent that
+drafting may cost anybody."""
+_BORNE_AT_FIRST = 0.5
+"""The same in steps, once, until a session's drafts have shown what they bring."""
 
 
 class DraftPolicy:
@@ -40,6 +46,9 @@ class DraftPolicy:
         self._tokens_per_ms = 1.0 / cost.ms(1)
         self._arrival_ms: float | None = None
         self._has_arrived = False
+        self.credit = _BORNE_AT_FIRST
+        """How many steps' time the session may still lose to steps that are longer for drafts: what
+        its own have saved, and a little."""
 
     def reaches(self, draft: Sequence[DraftToken]) -> list[float]:
         """How likely each token of a tree and all before it are, by what the record says: on each
@@ -110,6 +119,11 @@ class DraftPolicy:
             self._observed = _MEMORY * self._observed + (accepted is not None)
             if accepted is not None:
                 reached, of_parent = accepted, draft[accepted].reach
+
+    def bore(self, num_accepted: int, growth: float) -> None:
+        """A step was longer by `growth` of itself for all that it checked, and accepted so many
+        tokens of this session's draft."""
+        self.credit += num_accepted + _BORNE_A_ROUND - growth
 
     def committed(self, num_tokens: int, ms: float) -> None:
         """A round gave `num_tokens` tokens, `ms` after the one before it."""

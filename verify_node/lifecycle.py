@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import sys
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
@@ -30,6 +31,10 @@ SERVICES = (
     generation_pb2.DESCRIPTOR.services_by_name["GenerationService"].full_name,
     server_pb2.DESCRIPTOR.services_by_name["ServerService"].full_name,
 )
+_SWITCH_INTERVAL_S = 0.0005
+"""How long a thread may hold the interpreter while another one waits for it. The target's thread
+lets go of it many times in a forward, and with Python's 5 ms may wait a step's sixth each time:
+for messages of other sessions, which can wait themselves."""
 _LAST_WORDS_S = 2.0
 """For the errors of sessions to reach their clients when the target has failed."""
 
@@ -39,6 +44,7 @@ class VerifyNode:
 
     def __init__(self, listen: str) -> None:
         """Raises InvalidRequestError when `listen` is not HOST:PORT."""
+        sys.setswitchinterval(_SWITCH_INTERVAL_S)
         self._slot = ModelSlot()
         self._node = NodeServer(listen)
         self._address = listen

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 
 from anydraft.errors import AnydraftError
 from anydraft.rpc.answer_log import CANCELLED, CLOSED, AnswerLog, error_word, finish_word
@@ -39,8 +39,7 @@ class OpenAnswer:
 
     def _hear(self, event: SessionEvent) -> None:
         """On the target's thread."""
-        with contextlib.suppress(RuntimeError):  # the loop is gone: the node is stopping
-            self._loop.call_soon_threadsafe(self._take, event)
+        self._model.loop_calls.call(self._loop, partial(self._take, event))
 
     def _take(self, event: SessionEvent) -> None:
         self._events.put_nowait(event)

@@ -40,6 +40,8 @@ class ScheduledSession:
         self.draft: Draft = ()
         self.newest_piece = 0
         """`Offer.newest_piece` of the draft."""
+        self._offered_behind = 0
+        """`Offer.num_committed` of the draft."""
         self.ready_at = now
         """When it could have taken its next step."""
         self._drafter_alive = request.expects_drafts
@@ -85,16 +87,11 @@ class ScheduledSession:
         self, token_ids: Sequence[int], num_cached: int, slots: Sequence[int], now: float
     ) -> None:
         """The answer grew by `token_ids`. The cache keeps its first `num_cached` tokens and those
-        that the step has put at `slots` behind them. No draft is held any more."""
+        that the step has put at `slots` behind them. What is left of the draft is held on."""
         self.answer_ids.extend(token_ids)
         self.cache.keep(num_cached, slots)
-        self.draft = ()
+        self.draft = behind(self.draft, token_ids)
         self.ready_at = now
-
-    def go_on_with(self, draft: Draft, committed_ids: Sequence[int]) -> None:
-        """Nothing new is offered behind the last commit, of these ids: what is left there of the
-        draft of before is held on."""
-        self.draft = behind(draft, committed_ids)
 
     def go_on_without_draft(self, num_cached: int, now: float) -> None:
         """The logits of a step were not finite, and it checked a draft: the next token is decided
@@ -129,11 +126,14 @@ class ScheduledSession:
             self.take(mail.offer, vocabulary_size)
 
     def take(self, offer: Offer, vocabulary_size: int) -> None:
-        """Ignores an offer that the answer has overtaken, or that no draft may follow."""
-        if offer.num_committed != len(self.answer_ids) or self._spoiled_at == offer.num_committed:
+        """Of an offer that the answer has overtaken, what is left of it. Ignores one that is older
+        than what is held, or ahead of the answer, and any where no draft may follow."""
+        length = len(self.answer_ids)
+        if not self._offered_behind <= offer.num_committed <= length or self._spoiled_at == length:
             return
-        self.draft = in_vocabulary(offer.tokens[:MOST_DRAFT_TOKENS], vocabulary_size)
-        self.newest_piece = offer.newest_piece
+        draft = in_vocabulary(offer.tokens[:MOST_DRAFT_TOKENS], vocabulary_size)
+        self.draft = behind(draft, self.answer_ids[offer.num_committed :])
+        self.newest_piece, self._offered_behind = offer.newest_piece, offer.num_committed
 
     def wait_ms(self) -> float:
         """How long its step is worth delaying for a draft that may be on its way, when it is the

@@ -69,6 +69,8 @@ class Scheduler:
         self._planner = StepPlanner(cost, limits.max_step_tokens, takes_trees=runner.takes_trees)
         self._admission = Admission(max_sessions=limits.max_sessions, kv_tokens=limits.kv_tokens)
         self._sessions: dict[SessionHandle, ScheduledSession] = {}
+        self._afterwards: list[Callable[[], None]] = []
+        """`Commit.afterwards` of this step."""
         self._thread = threading.Thread(target=self._run, name="target-steps", daemon=True)
         self._thread.start()
 
@@ -196,6 +198,12 @@ class Scheduler:
         for planned, of_row in zip(plan.rows, logits, strict=True):
             alone_ms = self._planner.calibrated_ms_without(planned, plan)
             self._settle(planned, of_row, step_ms, alone_ms)
+        self._call_afterwards()
+
+    def _call_afterwards(self) -> None:
+        due, self._afterwards = self._afterwards, []
+        for call in due:
+            call()
 
     def _recover(
         self, rows: Sequence[PlannedRow], lengths: Sequence[int], error: Exception
@@ -215,6 +223,7 @@ class Scheduler:
                 self._require_working_target()
             else:
                 self._settle(planned, logits, (time.perf_counter() - started) * 1e3, None)
+                self._call_afterwards()
 
     def _require_working_target(self) -> None:
         """Some faults stay (a GPU's, say): better no node than one that fails every session."""
@@ -264,6 +273,7 @@ class Scheduler:
         if session.answer_ids:  # the first round is the prompt's
             round_ms = (now - session.ready_at) * 1e3
             session.policy.committed(len(ids), round_ms)
+            session.policy.bore(len(path), planned.growth)
             if alone_ms is not None:
                 session.policy.judge(
                     len(path), was_checked=bool(draft), ms=round_ms, alone_ms=alone_ms
@@ -277,22 +287,24 @@ class Scheduler:
             draft_room=session.room_behind(len(ids)),
             step_ms=step_ms,
             wait_ms=planned.wait_ms,
+            num_beside=planned.num_beside,
         )
         kept = session.handle.listener.commit(block)
+        if kept.afterwards is not None:
+            self._afterwards.append(kept.afterwards)
         if kept.reason is not None:
             self._release(session.handle)
             return
         # The target's own token is cached by the next step.
         num_uncached = planned.num_tokens - len(draft)
         slots = [*range(num_uncached), *(num_uncached + index for index in path)]
-        kept_ids, held = block.token_ids[: kept.num_tokens], session.draft
+        kept_ids = block.token_ids[: kept.num_tokens]
         session.commit(kept_ids, num_before, slots[: num_uncached + len(kept_ids) - 1], now)
-        if kept.offer is None:
-            session.go_on_with(held, kept_ids)
-        else:
+        if kept.offer is not None:
             session.take(kept.offer, self._facts.vocabulary_size)
 
     def _fail(self, handle: SessionHandle, error: BaseException) -> None:
+        self._call_afterwards()  # nothing that is told of an answer may come behind its end
         self._release(handle)
         if not isinstance(error, AnydraftError):
             _log.error("a session failed", exc_info=error)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -17,12 +18,16 @@ from anydraft.text.lookup import PromptLookup, prompt_parts
 from anydraft.text.tokenizer import TextTokenizer
 from anydraft.v1.prompt_pb2 import GenerationSpec
 from verify_node.generation_defaults import GenerationDefaults
+from verify_node.loop_calls import LoopCalls
 from verify_node.sampling_settings import SamplingSettings
 from verify_node.session_text import AnswerLimits, SessionEvent, SessionText
 from verify_node.target import Target, TargetRequest, TargetSession
 
 _PROMPT_THREADS = 2
 """A prompt takes a while to render and encode; a small one should not wait for a large one."""
+_ALIGNMENT_REST = 2.0
+"""How long the thread of the alignments rests, in what an alignment took: the target's thread needs
+the interpreter as well. What a session is sent meanwhile is aligned together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +62,8 @@ class ServedModel:
         self.tokenizer = tokenizer
         self.context_tokens = context_tokens
         self._defaults = GenerationDefaults.read(defaults)
+        self.loop_calls = LoopCalls()
+        """By which sessions tell event loops what the target committed."""
         self._aligner = DraftAligner(tokenizer)
         self._prompts = ThreadPoolExecutor(_PROMPT_THREADS, thread_name_prefix="prompts")
         # One: the offers of a session must come in the order of its drafts.
@@ -106,7 +113,7 @@ class ServedModel:
 
     def _align_aside(self, align: Callable[[], None]) -> None:
         with contextlib.suppress(RuntimeError):  # closed meanwhile: nobody needs the draft
-            self._alignments.submit(align)
+            self._alignments.submit(_and_rest, align)
 
     def _prepare(self, spec: GenerationSpec, expects_drafts: bool) -> PreparedAnswer:
         prompt_ids = tuple(self.tokenizer.encode_prompt(spec.prompt))
@@ -188,3 +195,9 @@ class ServedModel:
                 f"{size - 1}. Use ids of the target's vocabulary.",
                 reason="LOGIT_BIAS_OUT_OF_VOCABULARY",
             )
+
+
+def _and_rest(align: Callable[[], None]) -> None:
+    started = time.thread_time()
+    align()
+    time.sleep(_ALIGNMENT_REST * (time.thread_time() - started))

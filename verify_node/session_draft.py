@@ -16,11 +16,13 @@ MAX_CREDIT_PIECES = 128
 """Draft pieces that a session holds beyond its committed text: ten passes of a drafter, some 100 ms
 of drafting ahead, with a dozen pieces each."""
 MAX_CREDIT_BYTES = 4096
-_LEAST_BRANCHES = 16
+_LEAST_BRANCHES = 32
 _MOST_BRANCHES = 64
 """How many of the likeliest pieces are looked at; in between, `_BRANCHES_PER_TOKEN` for each draft
 token that the target checked last time, since that is what it makes of its costs."""
 _BRANCHES_PER_TOKEN = 2
+_BRIEF_BRANCHES = 6
+"""An alignment of as many takes a tenth of a millisecond."""
 _DRAFT_NODE, _LOOKUP = 0, 1
 
 
@@ -59,6 +61,11 @@ class SessionDraft:
     def committed_bytes(self) -> int:
         return self._tree.committed_bytes
 
+    @property
+    def holds_any(self) -> bool:
+        """Whether anything is drafted beyond the committed text."""
+        return self._tree.num_pieces > 0 or bool(self._copied)
+
     def take(self, draft: Draft) -> bool:
         """Whether something of it is held now. Looks at no more of it than could be."""
         looked_at = islice(draft.pieces, 2 * MAX_CREDIT_PIECES)
@@ -80,10 +87,14 @@ class SessionDraft:
             self._lookup.commit(text)
             self._copied = _chain(self._lookup.continuation(), _LOOKUP)
 
-    def snapshot(self, num_committed: int, context: Sequence[int], pending: bytes) -> DraftSnapshot:
-        held = _likeliest(self._tree, self._looked_at)
+    def snapshot(
+        self, num_committed: int, context: Sequence[int], pending: bytes, *, brief: bool = False
+    ) -> DraftSnapshot:
+        """`brief`: with no more than a step among many sessions may check."""
+        held = _likeliest(self._tree, _BRIEF_BRANCHES if brief else self._looked_at)
         newest = self._tree.newest if held else 0
-        copied = [_behind(branch, len(held)) for branch in self._copied]
+        copied = self._copied[: _BRIEF_BRANCHES if brief else None]
+        copied = [_behind(branch, len(held)) for branch in copied]
         return DraftSnapshot(num_committed, context, pending, [*held, *copied], newest)
 
 

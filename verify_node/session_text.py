@@ -29,11 +29,16 @@ from anydraft.v1.result_pb2 import (
     TokenLogprobs,
 )
 from anydraft.v1.verification_pb2 import Draft
+from verify_node.draft_tree import behind
 from verify_node.sampling_settings import ScoredToken
 from verify_node.session_draft import MAX_CREDIT_PIECES, DraftSnapshot, SessionDraft
 from verify_node.target import Block, Commit, FinishReason, Offer, TargetSession
 
 _log = logging.getLogger(__name__)
+
+_MOST_HELD_UP = 3
+"""Other sessions that may wait while all that one holds is aligned, for half a millisecond. That
+what came last is checked a step earlier is worth a part of a token, to one session."""
 
 _REASONS = {
     "eos": FINISH_REASON_EOS,
@@ -123,19 +128,15 @@ class SessionText:
         """Bytes of committed ids that are not text yet."""
         self._draft = SessionDraft(lookup)
         self._alignment_due = False
-        self._is_offered = False
-        """Whether the target has something of the draft node for where the answer stands."""
+        self._offer: Offer | None = None
+        """The newest, from which the target goes on by itself while the answer follows it."""
         self._over = False
 
     # From the event loop.
 
     def draft(self, draft: Draft) -> None:
         """A draft arrived. Stale pieces are counted, never an error; a draft without pieces says
-        that nothing will come before the next verdict.
-
-        Where the target has a draft already it does not wait for more: what comes during its step
-        is aligned once, when the step is committed.
-        """
+        that nothing will come before the next verdict."""
         with self._lock:
             if self._over:
                 return
@@ -143,8 +144,7 @@ class SessionText:
                 if draft.base_bytes == self._draft.committed_bytes:
                     self._target.decline(len(self._ids) - self._num_prompt)
                 return
-            taken = self._draft.take(draft)
-            if not taken or self._alignment_due or self._is_offered:
+            if not self._draft.take(draft) or self._alignment_due:
                 return
             self._alignment_due = True
         self._align_aside(self._align_and_offer)
@@ -158,8 +158,9 @@ class SessionText:
             self._alignment_due = False
             snapshot = self._snapshot()
         if (offer := self._aligned(snapshot)) is not None:
+            with self._lock:
+                self._keep(offer)
             self._target.offer(offer)
-            self._note(offer)
 
     # From the target's thread.
 
@@ -167,18 +168,30 @@ class SessionText:
         self._on_event(Admitted())
 
     def commit(self, block: Block) -> Commit:
+        """Most of what is drafted is aligned aside, while the target computes: it waits for an
+        alignment here only where it lacks something, and beside many sessions for a brief one."""
         cut = self._cut(block.token_ids)
         with self._lock:
             text = self._commit(block, cut)
             self._over = cut.reason is not None
-            self._alignment_due = self._is_offered = False
-            snapshot = None if self._over else self._snapshot()
-        self._on_event(text)
-        if snapshot is None:
-            return Commit(cut.num_tokens, cut.reason)
-        if (offer := self._aligned(snapshot)) is not None:
-            self._note(offer)
-        return Commit(cut.num_tokens, offer=offer)
+            holds_any = self._draft.holds_any and not self._over
+            misses = holds_any and (self._alignment_due or not self._has_offered())
+            brief = block.num_beside > _MOST_HELD_UP
+            snapshot = self._snapshot(brief=brief) if misses else None
+            is_complete = misses and not brief
+            align_soon = holds_any and not (is_complete or self._alignment_due)
+            self._alignment_due = holds_any and not is_complete
+        offer = None if snapshot is None else self._aligned(snapshot)
+        if offer is not None:
+            with self._lock:
+                self._keep(offer)
+
+        def afterwards() -> None:
+            self._on_event(text)
+            if align_soon:
+                self._align_aside(self._align_and_offer)
+
+        return Commit(cut.num_tokens, cut.reason, offer, afterwards)
 
     def failed(self, error: AnydraftError) -> None:
         with self._lock:
@@ -257,18 +270,25 @@ class SessionText:
         self.stats.stale_pieces = self._draft.stale_pieces
         return Finished(reason=_REASONS[reason], stop=self._answer.stop or "", stats=self.stats)
 
-    def _snapshot(self) -> DraftSnapshot:
+    def _keep(self, offer: Offer) -> None:
+        """Under the lock. As the target does with offers."""
+        if self._offer is None or self._offer.num_committed <= offer.num_committed:
+            self._offer = offer
+
+    def _has_offered(self) -> bool:
+        """Under the lock. Whether the target has anything of the draft where the answer stands."""
+        if self._offer is None:
+            return False
+        since = self._ids[self._num_prompt + self._offer.num_committed :]
+        return bool(behind(self._offer.tokens, since))
+
+    def _snapshot(self, *, brief: bool = False) -> DraftSnapshot:
         """Under the lock."""
-        return self._draft.snapshot(
-            len(self._ids) - self._num_prompt, self._ids[-WINDOW_TOKENS:], self._pending
-        )
+        num_committed = len(self._ids) - self._num_prompt
+        context = self._ids[-WINDOW_TOKENS:]
+        return self._draft.snapshot(num_committed, context, self._pending, brief=brief)
 
     # From either thread, without the lock.
-
-    def _note(self, offer: Offer) -> None:
-        with self._lock:
-            if offer.num_committed == len(self._ids) - self._num_prompt:
-                self._is_offered = offer.newest_piece > 0 and bool(offer.tokens)
 
     def _aligned(self, snapshot: DraftSnapshot) -> Offer | None:
         """What the draft text means in ids of the target. An answer needs no drafts, so a fault

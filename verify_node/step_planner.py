@@ -8,6 +8,7 @@ large as it may be.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -42,6 +43,10 @@ class PlannedRow:
     draft: Draft = ()
     """The draft tokens at the end of the row, their parents counted among themselves."""
     wait_ms: float = 0.0
+    num_beside: int = 0
+    """Other rows of the step."""
+    growth: float = 0.0
+    """How much longer the step is expected to be for all drafts in it, as a share."""
     reads_prompt: bool = False
 
     @property
@@ -99,6 +104,8 @@ class StepPlanner:
         self._add_drafts(plan, likely, left - len(plan.rows))
         tokens = self._tokens_for_prompts(plan.num_tokens, anybody_runs=bool(plan.rows))
         self._read(plan, sorted(reading, key=lambda s: s.ready_at), tokens)
+        for planned in plan.rows:
+            planned.num_beside = len(plan.rows) - 1
         return plan
 
     def _likely(self, session: ScheduledSession, at: int) -> list[_Likely]:
@@ -114,16 +121,27 @@ class StepPlanner:
 
     def _add_drafts(self, plan: StepPlan, likely: list[_Likely], left: int) -> None:
         """The likeliest draft tokens of all sessions, as long as the step is expected to give more
-        tokens a second with them; maximises (expected tokens) / (time of the step)."""
+        tokens a second with them; maximises (expected tokens) / (time of the step). Of several
+        sessions none pays for the others: what a step lasts longer must be in the credit of each,
+        or in what its own tokens there are expected to save."""
+        if not likely:
+            return
         likely.sort()
         num_rows = len(plan.rows)
-        worth, best_rate = 0, num_rows / self._cost.ms(max(num_rows, 1))
+        alone_ms = self._cost.ms(num_rows)
+        worth, best_rate = 0, num_rows / alone_ms
         expected = float(num_rows)
-        for count, (against, _, _) in enumerate(likely[:left], start=1):
+        may_lose = [planned.session.policy.credit for planned in plan.rows]
+        least = min(may_lose) if num_rows > 1 else math.inf
+        for count, (against, at, _) in enumerate(likely[:left], start=1):
             expected -= against
-            rate = expected / self._cost.ms(num_rows + count)
-            if rate > best_rate:
-                worth, best_rate = count, rate
+            may_lose[at] -= against
+            ms = self._cost.ms(num_rows + count)
+            if expected / ms <= best_rate:
+                continue
+            growth = ms / alone_ms - 1
+            if growth <= least or growth <= min(may_lose):
+                worth, best_rate = count, expected / ms
         chosen: list[list[int]] = [[] for _ in plan.rows]
         for _, at, index in likely[:worth]:
             chosen[at].append(index)
@@ -134,6 +152,9 @@ class StepPlanner:
         for planned, indices in zip(plan.rows, chosen, strict=True):
             if indices:
                 _add_draft(planned, sorted(indices)[: planned.session.slots])
+        growth = self._cost.ms(plan.num_tokens) / alone_ms - 1
+        for planned in plan.rows:
+            planned.growth = growth
 
     def observe(self, plan: StepPlan, ms: float) -> None:
         """The step took `ms`."""

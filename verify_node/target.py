@@ -61,6 +61,8 @@ class Block:
     step_ms: float
     wait_ms: float
     """How long the session waited for a draft before the step."""
+    num_beside: int = 0
+    """How many other sessions were in the step: who is slow to commit holds them up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +74,10 @@ class Commit:
     reason: FinishReason | None = None
     """Why the answer ends with the last of them; None when it goes on."""
     offer: Offer | None = None
-    """What is already drafted beyond them."""
+    """What is already drafted beyond them; None: what is left there of the offer before."""
+    afterwards: Callable[[], None] | None = None
+    """Called once, soon, when the other blocks that were computed with this one are committed as
+    well: what wakes other threads, which would hold those up. Never raises."""
 
 
 class SessionListener(Protocol):
@@ -119,7 +124,8 @@ class TargetSession(Protocol):
     """One answer in the making, as its owner holds it. Every method is quick and thread-safe."""
 
     def offer(self, offer: Offer) -> None:
-        """Replaces what was offered before. Ignored when the answer has moved on meanwhile."""
+        """Replaces what was offered before, unless that was for a longer answer. Where the answer
+        has moved on meanwhile, what is left of the tree behind its end counts."""
 
     def decline(self, num_committed: int) -> None:
         """No draft will follow the first `num_committed` tokens: do not wait for one there."""

@@ -17,6 +17,7 @@ import torch
 from anydraft.errors import InternalError, InvalidRequestError
 from verify_node.exact_prefix import ExactPrefix, ScoreOffsets
 from verify_node.logits_processors import penalties, warpers
+from verify_node.quick_draw import surely_drawn
 from verify_node.sampling_settings import SamplingSettings, ScoredToken
 
 _LARGEST_SCORE = torch.finfo(torch.float32).max
@@ -114,12 +115,17 @@ class TokenChooser:
 
     def _draw(self, scores: torch.Tensor, index: int) -> int:
         """Inverse transform sampling: the first id whose cumulative probability exceeds u."""
+        uniform = keyed_uniform(self._settings.seed, index)
+        if scores.device.type == "cpu":
+            drawn = surely_drawn(scores.numpy(), uniform)
+            if drawn is not None:
+                return drawn
         cumulative = torch.softmax(scores.double(), dim=-1).cumsum(dim=-1)
         total = float(cumulative[-1])
         if not total > 0:
             raise self._scores_not_finite(index)
         # At most 1 - 2^-53 times the total, so below it after rounding: there is such an id.
-        u = keyed_uniform(self._settings.seed, index) * total
+        u = uniform * total
         return int(torch.searchsorted(cumulative, cumulative.new_tensor([u]), right=True))
 
     def _scores_not_finite(self, num_answer: int) -> InvalidRequestError:

@@ -72,8 +72,10 @@ class Session:
         """Pieces as they are; those made by `chain` hang below one another."""
         self.text.draft(Draft(first_piece=first_piece, base_bytes=base_bytes, pieces=pieces))
 
-    def commit(self, ids: Sequence[int], *, accepted: int = 0, newest: int = 0) -> Commit:
-        return self.text.commit(
+    def commit(
+        self, ids: Sequence[int], *, accepted: int = 0, newest: int = 0, beside: int = 0
+    ) -> Commit:
+        kept = self.text.commit(
             Block(
                 token_ids=tuple(ids),
                 scores=(),
@@ -83,8 +85,12 @@ class Session:
                 draft_room=24,
                 step_ms=1.0,
                 wait_ms=0.0,
+                num_beside=beside,
             )
         )
+        if kept.afterwards is not None:
+            kept.afterwards()
+        return kept
 
     def align(self) -> None:
         due, self.due[:] = list(self.due), []
@@ -218,20 +224,62 @@ def test_a_draft_that_arrives_during_a_step_is_not_named_by_its_verdict() -> Non
     assert session.target.offers[-1].newest_piece == 1
     # The step that checks piece 1 runs now.
     session.draft(2, 0, DraftPiece(text=b" two", logprob=-0.1, parent=1))
-    assert not session.due
     kept = session.commit(one, accepted=len(one) - 1, newest=1)
     assert session.last.newest_piece == 1
-    # It is what comes next, at once; it needed no alignment of its own.
+    # It is what comes next, at once, although it was not aligned in time.
     assert kept.offer is not None
     assert kept.offer.newest_piece == 2
     assert [token.token_id for token in kept.offer.tokens] == two
+    session.align()
+    assert len(session.target.offers) == 1
     # Where nothing of the draft is left, the next piece is offered as it comes.
-    kept = session.commit(ids_of(" nine"), newest=2)
-    assert kept.offer is not None
-    assert not kept.offer.tokens
+    assert session.commit(ids_of(" nine"), newest=2).offer is None
     session.draft(3, len(" one nine"), *chain(3, (" ten", -0.1)))
     session.align()
     assert [offer.newest_piece for offer in session.target.offers] == [1, 3]
+
+
+def test_what_the_target_has_is_aligned_again_while_it_computes() -> None:
+    session = Session()
+    one, two = ids_of(" one"), ids_of(" two")
+    session.draft(1, 0, *chain(1, (" one", -0.1), (" two", -0.1)))
+    session.align()
+    # The target goes on with " two" by itself: nobody holds it up.
+    assert session.commit(one, accepted=len(one) - 1, newest=2).offer is None
+    session.draft(3, 0, DraftPiece(text=b" three", logprob=-0.1, parent=2))
+    session.align()
+    offer = session.target.offers[-1]
+    assert (offer.num_committed, offer.newest_piece) == (len(one), 3)
+    assert tuple(ids_of(" two three")) in paths(offer)
+    # What was not aligned in time is, where the step is for few sessions.
+    session.draft(4, 0, DraftPiece(text=b" four", logprob=-0.1, parent=3))
+    kept = session.commit(two, accepted=len(two) - 1, newest=3)
+    assert kept.offer is not None
+    assert tuple(ids_of(" three four")) in paths(kept.offer)
+
+
+def test_many_sessions_wait_for_no_more_of_a_draft_than_a_step_of_theirs_checks() -> None:
+    words = [" one", " two", " three", " four", " five", " six", " seven", " eight", " nine"]
+    session = Session()
+    session.draft(1, 0, *chain(1, *((word, -0.1) for word in words)))
+    kept = session.commit(ids_of(words[0]), beside=15)
+    assert kept.offer is not None
+    assert tuple(ids_of(" two three four")) in paths(kept.offer)
+    whole = tuple(ids_of("".join(words[1:])))
+    assert whole not in paths(kept.offer)
+    session.align()
+    (offer,) = session.target.offers
+    assert whole in paths(offer)
+
+
+def test_nobody_is_told_of_a_block_before_its_step_is_committed() -> None:
+    session = Session()
+    block = Block(tuple(ids_of(" one")), (), 0, 0, 0, 24, step_ms=1.0, wait_ms=0.0)
+    kept = session.text.commit(block)
+    assert session.events == []
+    assert kept.afterwards is not None
+    kept.afterwards()
+    assert session.last.text == " one"
 
 
 def test_an_alignment_that_fails_costs_a_draft_and_no_more(

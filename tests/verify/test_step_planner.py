@@ -213,8 +213,38 @@ def test_sessions_share_a_step_by_what_each_token_is_worth() -> None:
         plan = planner(FREE, limit).plan([sure, unsure], [], 1.0)
         assert [row.num_tokens for row in plan.rows] == tokens
     steep = StepCost([(2, 10.0), (3, 13.0), (64, 200.0)])
+    unsure.policy.bore(1, 0.0)  # its drafts have gained it something: it bears those of others
     plan = planner(steep, 64).plan([sure, unsure], [], 1.0)
     assert [row.num_tokens for row in plan.rows] == [3, 1]
+
+
+def lengthened(sessions: Sequence[ScheduledSession], cost: StepCost) -> float:
+    rows = planner(cost, 64).plan(sessions, [], 1.0).rows
+    growth = cost.ms(sum(row.num_tokens for row in rows)) / cost.ms(len(rows)) - 1
+    assert all(row.growth == pytest.approx(growth) for row in rows)
+    return growth
+
+
+def test_nobody_pays_for_the_drafts_of_others_for_long() -> None:
+    """Over an answer, a session without drafts loses a few percent, however good those of others
+    are; and a good one goes on where nobody is held up."""
+    gaining, lacking = drafting(CHAIN), running()
+    lost = 0.0
+    for _ in range(100):
+        growth = lengthened([gaining, lacking], COST)
+        gaining.policy.bore(2, growth)
+        lacking.policy.bore(0, growth)
+        lost += growth
+    assert 0 < lost / 100 <= 0.03
+    assert lengthened([gaining], COST) > 0.05
+    assert lengthened([gaining, drafting(CHAIN)], COST) > 0.1
+
+
+def test_whoever_gains_bears_the_drafts_of_others() -> None:
+    gaining, lacking = drafting(CHAIN), running()
+    for _ in range(100):
+        lacking.policy.bore(1, lengthened([gaining, lacking], COST))
+        assert lengthened([gaining, lacking], COST) > 0.05
 
 
 @given(st.lists(st.integers(1, 500), max_size=12), st.integers(0, 600))
