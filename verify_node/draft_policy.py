@@ -41,8 +41,8 @@ class DraftPolicy:
         self._expected = 1.0
         self._observed = 1.0
         self._rounds_without = 0
-        self._hits = 0.5
-        """Of the steps that checked a draft, the share that accepted some of it."""
+        self._brings = 0.5
+        """Tokens that were accepted of drafts which had just come, a round."""
         self._tokens_per_ms = 1.0 / cost.ms(1)
         self._arrival_ms: float | None = None
         self._has_arrived = False
@@ -74,15 +74,17 @@ class DraftPolicy:
     def max_wait_ms(self) -> float:
         """How long a step without a draft is worth delaying for one that is on its way.
 
-        A draft that has just come brings a token more as often as drafts are right at all, and the
-        wait costs tokens at the present rate. 0 while no draft has come that fast: one that comes
-        during the step is not lost, but used in the next.
+        A draft that has just come brings as many tokens as those before it did, and the wait costs
+        tokens at the present rate. 0 while no draft has come that fast: one that comes during the
+        step is not lost, but used in the next. How fast they come is tried out at first: on cores
+        that both nodes use, drafts come fast only where they are waited for.
         """
-        if not self._trial.drafts_wanted or self._arrival_ms is None:
+        if not self._trial.drafts_wanted or not self._has_arrived:
             return 0.0
         checking_ms = self._cost.ms(2) - self._cost.ms(1)
-        worth = self._hits / self._tokens_per_ms - checking_ms
-        return worth if self._arrival_ms < worth else 0.0
+        worth = self._brings / self._tokens_per_ms - checking_ms
+        comes_in_time = self._arrival_ms is None or self._arrival_ms < worth
+        return max(worth, 0.0) if comes_in_time else 0.0
 
     def arrived(self, delay_ms: float) -> None:
         """A usable draft came this long after the session could have used one."""
@@ -101,13 +103,17 @@ class DraftPolicy:
         else:
             self._arrival_ms += _WEIGHT * (delay_ms - self._arrival_ms)
 
-    def checked(self, draft: Sequence[DraftToken], path: Sequence[int]) -> None:
-        """A step checked this tree, and accepted the tokens at these indices of it."""
+    def checked(
+        self, draft: Sequence[DraftToken], path: Sequence[int], *, was_awaited: bool
+    ) -> None:
+        """A step checked this tree, and accepted the tokens at these indices of it; `was_awaited`:
+        there was none when the step could have been taken."""
         if not draft:
             self._rounds_without += 1
             return
         self._rounds_without = 0
-        self._hits += _WEIGHT * (bool(path) - self._hits)
+        if was_awaited:
+            self._brings += _WEIGHT * (len(path) - self._brings)
         # What hangs elsewhere says nothing: the target never got to answer it.
         reached, of_parent = -1, 1.0
         for accepted in [*path, None]:

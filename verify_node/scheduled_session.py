@@ -44,6 +44,8 @@ class ScheduledSession:
         """`Offer.num_committed` of the draft."""
         self.ready_at = now
         """When it could have taken its next step."""
+        self.was_awaited = False
+        """Whether there was no draft when the next step could have been taken, and now there is."""
         self._drafter_alive = request.expects_drafts
         self._declined_at = -1
         """The length of the answer behind which the drafter has nothing to say."""
@@ -91,6 +93,7 @@ class ScheduledSession:
         self.answer_ids.extend(token_ids)
         self.cache.keep(num_cached, slots)
         self.draft = behind(self.draft, token_ids)
+        self.was_awaited = False
         self.ready_at = now
 
     def go_on_without_draft(self, num_cached: int, now: float) -> None:
@@ -164,6 +167,7 @@ class ScheduledSession:
         if at is not None:
             self.policy.arrived(max(at - since, 0.0) * 1e3)
             self._awaited = None
+            self.was_awaited = num_committed == len(self.answer_ids)
 
     @property
     def _awaits_draft(self) -> bool:

@@ -269,7 +269,7 @@ class Scheduler:
             session.go_on_without_draft(num_before, now)
             return
         ids, path = accepted.token_ids, accepted.path
-        session.policy.checked(draft, path)
+        session.policy.checked(draft, path, was_awaited=session.was_awaited)
         if session.answer_ids:  # the first round is the prompt's
             round_ms = (now - session.ready_at) * 1e3
             session.policy.committed(len(ids), round_ms)

@@ -23,8 +23,9 @@ async def test_one_waking_for_all_that_is_told_before_it() -> None:
         for turn in range(2):
             for number in range(5):
                 calls.call(loop, lambda n=(turn, number): heard.append(n))  # type: ignore[misc]
-            while len(heard) < 5 * (turn + 1):
-                await asyncio.sleep(0)
+            told = asyncio.Event()
+            calls.call(loop, told.set)
+            await told.wait()
     finally:
         del loop.call_soon_threadsafe  # type: ignore[attr-defined]
     assert woken == 2
@@ -39,12 +40,14 @@ async def test_nothing_is_lost_between_threads() -> None:
         for number in range(500):
             calls.call(loop, lambda n=number: heard.append((who, n)))  # type: ignore[misc]
 
+    told = asyncio.Event()
     threads = [threading.Thread(target=tell, args=(who,)) for who in range(3)]
     for thread in threads:
         thread.start()
-    async with asyncio.timeout(30):
-        while len(heard) < 1500:
-            await asyncio.sleep(0.001)
+    for thread in threads:
+        await asyncio.to_thread(thread.join)
+    calls.call(loop, told.set)
+    await told.wait()
     for who in range(3):
         assert [number for teller, number in heard if teller == who] == list(range(500))
 

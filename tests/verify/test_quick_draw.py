@@ -1,4 +1,4 @@
-"""The quick draw is the exact one, or none: against inverse transform sampling in double precision."""
+"""The quick draw is the exact one, or none: against inverse transform sampling in doubles."""
 
 from __future__ import annotations
 

@@ -77,6 +77,14 @@ def test_a_tree_is_followed_by_path() -> None:
     assert said(r.forward([Row(cache, (21,), 1)])[0]) == [22]
 
 
+def test_a_tree_may_hang_below_the_last_token_of_a_prompt() -> None:
+    r = runner()
+    cache = r.new_cache(20)
+    r.forward([Row(cache, PROMPT[:2], 0)])
+    (logits,) = r.forward([Row(cache, (9, 21, 40, 22), 4, (-1, 0, 0, 1))])
+    assert said(logits) == [21, 22, ANYTHING, 23]
+
+
 def test_sessions_in_one_step_do_not_mix() -> None:
     r = runner(Script((1, 2), (3, 4)), Script((1, 2, 5), (6, 7)))
     one, other, unknown = (r.new_cache(9) for _ in range(3))

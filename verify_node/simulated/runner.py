@@ -87,10 +87,12 @@ class SimulatedRunner:
         if row.parents is None:
             return self._say_chain(cache, row)
         root = cache.place(self._scripts)
-        places: list[Place] = []
-        for token_id, parent in zip(row.token_ids, row.parents, strict=True):
+        # As in a chain: the first may be the last of the prompt.
+        cache.ids.append(row.token_ids[0])
+        places = [cache.place(self._scripts)]
+        for token_id, parent in zip(row.token_ids[1:], row.parents[1:], strict=True):
             places.append((root if parent < 0 else places[parent]).after(token_id))
-        cache.ids += row.token_ids
+        cache.ids += row.token_ids[1:]
         return [place.next_id() for place in places[len(places) - row.num_logits :]]
 
     def _say_chain(self, cache: SimulatedCache, row: Row) -> list[int]:
