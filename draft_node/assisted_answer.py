@@ -160,7 +160,11 @@ class AssistedAnswer:
             _log.warning("no drafts for this answer: the drafter failed", exc_info=True)
 
     async def _draft(self, spec: GenerationSpec) -> None:
-        opening = Open(protocol_revision=PROTOCOL_REVISION, spec=spec)
+        opening = Open(
+            protocol_revision=PROTOCOL_REVISION,
+            spec=spec,
+            drafts_in_turn=self._drafting.in_turn,
+        )
         self._is_open = await self._call.write(VerifyRequest(open=opening))
         if self._is_open and self._loop is not None:
             await self._loop.run()

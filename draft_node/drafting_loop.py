@@ -156,8 +156,9 @@ class DraftingLoop:
         return self._in_turn and self._has_grown and self._may_grow()
 
     def _has_nothing_to_say(self) -> bool:
-        """Once for each text: a verifier that waits must hear that it waits in vain."""
-        is_silent = self._stream.idle and not self._tree.num_pieces
+        """Once for each text: a verifier that waits must hear that it waits in vain, or that its
+        turn has come."""
+        is_silent = self._stream.idle and (self._in_turn or not self._tree.num_pieces)
         return is_silent and self._silent_at != self._tree.committed_bytes
 
     def _may_grow(self) -> bool:

@@ -94,13 +94,15 @@ class DraftTrial:
         return num_checked >= self._min_rounds and sum(self._checked) < _LEAST_GAIN * num_checked
 
     def _loses(self) -> bool:
-        """Whether drafting costs time, beyond one standard error of what it saves in a round."""
+        """Whether drafting costs time, beyond two standard errors of what it saves in a round: by
+        bad luck, an assistant that gains half loses beyond one in the first rounds of one answer in
+        six."""
         saved = [(1 + accepted) * self._alone - steps for accepted, steps in self._with]
         mean = sum(saved) / len(saved)
         if mean >= 0:
             return False
         variance = sum((s - mean) ** 2 for s in saved) / (len(saved) - 1)
-        return mean + math.sqrt(variance / len(saved)) < 0
+        return mean + 2 * math.sqrt(variance / len(saved)) < 0
 
     def _switch(self, *, drafts_wanted: bool) -> None:
         self.drafts_wanted = drafts_wanted

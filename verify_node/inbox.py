@@ -23,6 +23,8 @@ class Mail:
     """When the first draft came for each length of the answer, by `time.perf_counter`; there are
     hardly ever more than two of them between two steps."""
     declined_at: int | None = None
+    declined_when: float = 0.0
+    """By `time.perf_counter`."""
     expects_drafts: bool | None = None
     closed: bool = False
 
@@ -72,7 +74,8 @@ class Inbox:
 
     def decline(self, session: SessionHandle, num_committed: int) -> None:
         with self._changed:
-            self._of(session).declined_at = num_committed
+            mail = self._of(session)
+            mail.declined_at, mail.declined_when = num_committed, time.perf_counter()
 
     def expect_drafts(self, session: SessionHandle, expected: bool) -> None:
         with self._changed:

@@ -100,7 +100,12 @@ class OpenAnswer:
 
 @asynccontextmanager
 async def open_answer(
-    model: ServedModel, spec: GenerationSpec, session_id: str, *, expects_drafts: bool
+    model: ServedModel,
+    spec: GenerationSpec,
+    session_id: str,
+    *,
+    expects_drafts: bool,
+    drafts_in_turn: bool = False,
 ) -> AsyncIterator[OpenAnswer]:
     """An answer that the target has room for. Raises what `ServedModel.prepare` and
     `OpenAnswer.admitted` raise; nothing is left behind, wherever it is cancelled."""
@@ -108,7 +113,9 @@ async def open_answer(
     how = CANCELLED
     answer: OpenAnswer | None = None
     try:
-        prepared = await model.prepare(spec, expects_drafts=expects_drafts)
+        prepared = await model.prepare(
+            spec, expects_drafts=expects_drafts, drafts_in_turn=drafts_in_turn
+        )
         answer = OpenAnswer(model, prepared, session_id)
         await answer.admitted()
         log.session_id, log.stats = session_id, answer.session.text.stats

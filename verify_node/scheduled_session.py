@@ -47,6 +47,7 @@ class ScheduledSession:
         self.was_awaited = False
         """Whether there was no draft when the next step could have been taken, and now there is."""
         self._drafter_alive = request.expects_drafts
+        self._in_turn = request.drafts_in_turn
         self._declined_at = -1
         """The length of the answer behind which the drafter has nothing to say."""
         self._spoiled_at = -1
@@ -120,8 +121,8 @@ class ScheduledSession:
         if mail.expects_drafts is not None:
             self._drafter_alive = mail.expects_drafts
         if mail.declined_at is not None:
-            self._declined_at = mail.declined_at
-        if self._awaits_draft:
+            self._hear_decline(mail.declined_at, mail.declined_when)
+        if self._awaits_draft and not self._in_turn:
             self._awaited = (len(self.answer_ids), self.ready_at)
         if self._awaited is not None:
             self._note_arrival(mail, *self._awaited)
@@ -141,7 +142,9 @@ class ScheduledSession:
     def wait_ms(self) -> float:
         """How long its step is worth delaying for a draft that may be on its way, when it is the
         only session; 0 when there is one, and before the first token."""
-        return self.policy.max_wait_ms() if self._awaits_draft else 0.0
+        if not self._awaits_draft:
+            return 0.0
+        return self.policy.max_turn_ms() if self._in_turn else self.policy.max_wait_ms()
 
     def due_at(self) -> float:
         """When its next step should be taken, with or without a draft, if it is the only
@@ -158,8 +161,17 @@ class ScheduledSession:
             return waited_ms
         if alone and self.wait_ms() > 0:
             self.policy.waited_in_vain(waited_ms)
-        self._awaited = (len(self.answer_ids), self.ready_at)
+        if not self._in_turn:
+            self._awaited = (len(self.answer_ids), self.ready_at)
         return waited_ms
+
+    def _hear_decline(self, num_committed: int, when: float) -> None:
+        # What is said before the first token is not about a turn: the prompt is being read.
+        if self._in_turn and num_committed > max(self._declined_at, 0):
+            self.was_awaited = num_committed == len(self.answer_ids)
+            turn_ms = max(when - self.ready_at, 0.0) * 1e3
+            self.policy.had_turn(turn_ms if self.was_awaited else None)
+        self._declined_at = num_committed
 
     def _note_arrival(self, mail: Mail, num_committed: int, since: float) -> None:
         """A draft came for a place at which there was none: in time, or during the step."""
@@ -171,6 +183,8 @@ class ScheduledSession:
 
     @property
     def _awaits_draft(self) -> bool:
-        if self.draft or not self._drafter_alive or not self.answer_ids or self.is_reading:
+        if not self._drafter_alive or not self.answer_ids or self.is_reading:
+            return False
+        if self.draft and not self._in_turn:
             return False
         return self.room > 0 and len(self.answer_ids) not in (self._declined_at, self._spoiled_at)

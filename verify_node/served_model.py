@@ -69,7 +69,9 @@ class ServedModel:
         # One: the offers of a session must come in the order of its drafts.
         self._alignments = ThreadPoolExecutor(1, thread_name_prefix="alignment")
 
-    async def prepare(self, spec: GenerationSpec, *, expects_drafts: bool) -> PreparedAnswer:
+    async def prepare(
+        self, spec: GenerationSpec, *, expects_drafts: bool, drafts_in_turn: bool = False
+    ) -> PreparedAnswer:
         """Checks the request, and encodes its prompt off the event loop. Opens nothing, so it may
         be cancelled at any time.
 
@@ -79,7 +81,9 @@ class ServedModel:
         validate_spec(spec)
         self._check_model(spec.model)
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._prompts, self._prepare, spec, expects_drafts)
+        return await loop.run_in_executor(
+            self._prompts, self._prepare, spec, expects_drafts, drafts_in_turn
+        )
 
     def open(
         self, prepared: PreparedAnswer, on_event: Callable[[SessionEvent], None]
@@ -115,7 +119,9 @@ class ServedModel:
         with contextlib.suppress(RuntimeError):  # closed meanwhile: nobody needs the draft
             self._alignments.submit(_and_rest, align)
 
-    def _prepare(self, spec: GenerationSpec, expects_drafts: bool) -> PreparedAnswer:
+    def _prepare(
+        self, spec: GenerationSpec, expects_drafts: bool, drafts_in_turn: bool
+    ) -> PreparedAnswer:
         prompt_ids = tuple(self.tokenizer.encode_prompt(spec.prompt))
         self._check_prompt(prompt_ids)
         max_new_tokens = self._max_new_tokens(spec, len(prompt_ids))
@@ -139,6 +145,7 @@ class ServedModel:
             eos_ids=self._defaults.eos_ids,
             num_logprobs=spec.logprobs if spec.HasField("logprobs") else None,
             expects_drafts=expects_drafts,
+            drafts_in_turn=drafts_in_turn,
         )
         lookup = PromptLookup(prompt_parts(spec.prompt)) if expects_drafts else None
         return PreparedAnswer(request, limits, lookup)

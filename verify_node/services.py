@@ -64,7 +64,13 @@ class VerificationService(VerificationServiceServicer):
         requests = aiter(request_iterator)
         opening = await _opening(requests)
         session_id = opening.session_id or uuid.uuid4().hex
-        async with open_answer(model, opening.spec, session_id, expects_drafts=True) as answer:
+        async with open_answer(
+            model,
+            opening.spec,
+            session_id,
+            expects_drafts=True,
+            drafts_in_turn=opening.drafts_in_turn,
+        ) as answer:
             with answering():
                 yield verification.VerifyResponse(opened=answer.opened())
                 reader = asyncio.create_task(_read_drafts(requests, answer))

@@ -128,6 +128,8 @@ class SessionText:
         """Bytes of committed ids that are not text yet."""
         self._draft = SessionDraft(lookup)
         self._alignment_due = False
+        self._is_declined = False
+        """Whether nothing will come behind what is being aligned."""
         self._offer: Offer | None = None
         """The newest, from which the target goes on by itself while the answer follows it."""
         self._over = False
@@ -136,13 +138,15 @@ class SessionText:
 
     def draft(self, draft: Draft) -> None:
         """A draft arrived. Stale pieces are counted, never an error; a draft without pieces says
-        that nothing will come before the next verdict."""
+        that nothing will come before the next verdict, behind what came before it."""
         with self._lock:
             if self._over:
                 return
             if not draft.pieces:
                 if draft.base_bytes == self._draft.committed_bytes:
-                    self._target.decline(len(self._ids) - self._num_prompt)
+                    self._is_declined = self._alignment_due
+                    if not self._is_declined:
+                        self._target.decline(len(self._ids) - self._num_prompt)
                 return
             if not self._draft.take(draft) or self._alignment_due:
                 return
@@ -157,10 +161,13 @@ class SessionText:
                 return  # the target's thread was first
             self._alignment_due = False
             snapshot = self._snapshot()
+            is_declined, self._is_declined = self._is_declined, False
         if (offer := self._aligned(snapshot)) is not None:
             with self._lock:
                 self._keep(offer)
             self._target.offer(offer)
+        if is_declined:
+            self._target.decline(snapshot.num_committed)
 
     # From the target's thread.
 
@@ -174,6 +181,7 @@ class SessionText:
         with self._lock:
             text = self._commit(block, cut)
             self._over = cut.reason is not None
+            self._is_declined = False
             holds_any = self._draft.holds_any and not self._over
             misses = holds_any and (self._alignment_due or not self._has_offered())
             brief = block.num_beside > _MOST_HELD_UP

@@ -111,6 +111,9 @@ class TargetRequest:
     """Alternatives to report for each token; None reports no log-probabilities at all."""
     expects_drafts: bool
     """Whether a drafter is at the other end, so that waiting for a draft may pay."""
+    drafts_in_turn: bool = False
+    """Whether the drafter computes on the target's cores, and declines when it is done: a step is
+    then better not taken before."""
     committed_ids: tuple[int, ...] = ()
     """The beginning of the answer, where it was begun elsewhere; blocks follow it."""
 

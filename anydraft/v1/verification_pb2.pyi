@@ -77,11 +77,17 @@ class Open(google.protobuf.message.Message):
     PROTOCOL_REVISION_FIELD_NUMBER: builtins.int
     SPEC_FIELD_NUMBER: builtins.int
     SESSION_ID_FIELD_NUMBER: builtins.int
+    DRAFTS_IN_TURN_FIELD_NUMBER: builtins.int
     protocol_revision: builtins.int
     """The revision of this contract that the client speaks; see ServerInfo.protocol_revision."""
     session_id: builtins.str
     """Chosen by the client, unique among its live sessions; empty lets the server choose.
     Field 4 is kept for a resume (session id, token, what was already committed).
+    """
+    drafts_in_turn: builtins.bool
+    """The drafter computes on the verifier's own cores, where both at once are slower than one after
+    the other: after each verdict it drafts what pays, and ends with a draft without pieces. The
+    verifier may wait for that, also when it has something to check.
     """
     @property
     def spec(self) -> anydraft.v1.prompt_pb2.GenerationSpec: ...
@@ -91,9 +97,10 @@ class Open(google.protobuf.message.Message):
         protocol_revision: builtins.int = ...,
         spec: anydraft.v1.prompt_pb2.GenerationSpec | None = ...,
         session_id: builtins.str = ...,
+        drafts_in_turn: builtins.bool = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["spec", b"spec"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["protocol_revision", b"protocol_revision", "session_id", b"session_id", "spec", b"spec"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["drafts_in_turn", b"drafts_in_turn", "protocol_revision", b"protocol_revision", "session_id", b"session_id", "spec", b"spec"]) -> None: ...
 
 global___Open = Open
 

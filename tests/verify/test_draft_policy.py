@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from random import Random
 
 import pytest
@@ -29,10 +30,10 @@ def test_a_fresh_record_believes_what_the_drafter_says() -> None:
 def test_drafts_that_never_hold_are_soon_not_believed() -> None:
     policy = DraftPolicy(FLAT)
     for _ in range(12):
-        policy.checked(CHAIN, [])
+        policy.checked(CHAIN, [], was_awaited=True)
     assert max(policy.reaches(CHAIN)) < 0.1
     for _ in range(60):
-        policy.checked(CHAIN, [0, 1, 2, 3])
+        policy.checked(CHAIN, [0, 1, 2, 3], was_awaited=True)
     assert policy.reaches(CHAIN)[0] > 0.8
 
 
@@ -40,7 +41,7 @@ def test_a_drafter_that_is_better_than_it_says_is_believed_more() -> None:
     """It gives the right token 0.5, and is right all the time."""
     policy = DraftPolicy(FLAT)
     for _ in range(40):
-        policy.checked(SIBLINGS, [0, 2])
+        policy.checked(SIBLINGS, [0, 2], was_awaited=True)
     assert policy.reaches(SIBLINGS)[0] > 0.6
 
 
@@ -49,7 +50,9 @@ def test_siblings_are_judged_together() -> None:
     random, policy = Random(3), DraftPolicy(FLAT)
     for _ in range(400):
         draw = random.random()
-        policy.checked(SIBLINGS[:2], [0] if draw < 0.5 else [1] if draw < 0.8 else [])
+        policy.checked(
+            SIBLINGS[:2], [0] if draw < 0.5 else [1] if draw < 0.8 else [], was_awaited=True
+        )
     assert policy.reaches(SIBLINGS)[0] == pytest.approx(0.5, abs=0.12)
 
 
@@ -58,10 +61,10 @@ def test_what_is_not_believed_is_still_checked_now_and_then() -> None:
     gaps = []
     for cost, num_sessions in ((FLAT, 1), (STEEP, 1), (STEEP, 16)):
         policy = DraftPolicy(cost)
-        policy.checked(CHAIN, [])
+        policy.checked(CHAIN, [], was_awaited=True)
         rounds = 0
         while not policy.probe_is_due(num_sessions):
-            policy.checked([], [])
+            policy.checked([], [], was_awaited=True)
             rounds += 1
         gaps.append(rounds)
         added = cost.ms(num_sessions + 1) / cost.ms(num_sessions) - 1
@@ -74,16 +77,50 @@ def settled(cost: StepCost, *, arrival_ms: float, tokens: int = 2) -> DraftPolic
     policy = DraftPolicy(cost)
     for index in range(60):
         policy.arrived(arrival_ms)
-        policy.checked(CHAIN, [0] if index % 3 else [])
+        policy.checked(CHAIN, [0] if index % 3 else [], was_awaited=True)
         policy.committed(tokens, cost.ms(5))
     return policy
 
 
-def test_nobody_waits_at_first() -> None:
+def test_how_fast_drafts_come_is_tried_once_there_are_any() -> None:
     assert DraftPolicy(SLOW).max_wait_ms() == 0.0
     policy = DraftPolicy(SLOW)
     policy.arrived(5_000.0)  # the time that the drafter took to read the prompt
+    assert 0.0 < policy.max_wait_ms() < 226.0
+    policy.waited_in_vain(policy.max_wait_ms())
     assert policy.max_wait_ms() == 0.0
+
+
+def test_a_turn_is_waited_for_while_it_brings_more_than_it_takes() -> None:
+    """Of a target of 226 ms a step, in the notation of `max_turn_ms`."""
+    policy = DraftPolicy(SLOW)
+    assert policy.max_turn_ms() == 0.0
+    policy.had_turn(5_000.0)  # the prompt was read meanwhile
+    for _ in range(40):
+        policy.had_turn(40.0)
+        policy.checked(CHAIN, [0, 1], was_awaited=True)
+    # Two tokens more than the step gives, less what checking four takes.
+    worth = 3 * SLOW.ms(1) - SLOW.ms(5)
+    assert policy.max_turn_ms() == pytest.approx(worth, rel=0.01)
+    for _ in range(40):
+        policy.had_turn(40.0)
+        policy.checked(CHAIN, [], was_awaited=True)
+    assert policy.max_turn_ms() == 0.0
+
+
+def test_turns_that_nobody_waits_for_are_tried_again_ever_more_rarely() -> None:
+    policy = DraftPolicy(SLOW)
+    policy.had_turn(None)
+    tries = []
+    for index in range(600):
+        policy.committed(1, 226.0)
+        if wait := policy.max_turn_ms():
+            tries.append(index)
+            policy.waited_in_vain(wait)
+        policy.had_turn(None)
+    assert len(tries) > 3
+    gaps = [after - before for before, after in itertools.pairwise(tries)]
+    assert all(after >= 2 * before - 2 for before, after in itertools.pairwise(gaps))
 
 
 def test_waiting_pays_on_a_slow_target_and_not_on_a_fast_one() -> None:
@@ -110,7 +147,7 @@ def test_a_drafter_that_never_answers_is_not_waited_for_again_and_again() -> Non
 def test_a_session_whose_drafts_never_hold_does_not_wait() -> None:
     policy = settled(SLOW, arrival_ms=12.0)
     for _ in range(30):
-        policy.checked(CHAIN, [])
+        policy.checked(CHAIN, [], was_awaited=True)
         policy.committed(1, 226.0)
     assert policy.max_wait_ms() == 0.0
 

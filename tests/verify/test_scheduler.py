@@ -351,6 +351,39 @@ def test_no_draft_is_waited_for_beside_other_sessions() -> None:
         target.close()
 
 
+def test_a_turn_is_waited_for_with_a_draft_at_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A drafter on the target's cores; what it says last is that it is done."""
+    monkeypatch.setattr(DraftPolicy, "max_turn_ms", lambda _: 60_000.0)
+    model = models_zoo.build("llama")
+    truth = reference(model, [5, 6, 7])
+    target = scheduler_of(model)
+    readers: list[Reader] = []
+
+    def listen(session: TargetSession) -> Reader:
+        readers.append(Reader(session, truth, "right", NEW_TOKENS))
+        return readers[0]
+
+    try:
+        request = TargetRequest((5, 6, 7), NEW_TOKENS, GREEDY, (), None, True, drafts_in_turn=True)
+        session = target.open(request, listen)
+        reader = readers[0]
+        before = -1
+        while not reader.done.is_set():
+            assert not reader.done.wait(0.05)
+            if len(reader.ids) == before or not reader.ids:
+                continue
+            before = len(reader.ids)
+            assert not reader.done.wait(0.2)
+            assert len(reader.ids) == before
+            session.decline(before)
+            while len(reader.ids) == before:
+                if reader.done.wait(0.01):
+                    break
+        assert reader.ids == truth
+    finally:
+        target.close()
+
+
 def test_a_draft_that_holds_is_used_on_when_no_new_one_comes() -> None:
     """One offer for the whole answer: what is left of it after a step is checked in the next."""
     model = models_zoo.build("llama")

@@ -313,6 +313,23 @@ def test_an_empty_draft_declines_where_the_answer_stands() -> None:
     assert session.target.declined == [0]
 
 
+def test_what_came_before_an_empty_draft_is_offered_before_it_declines() -> None:
+    """A drafter that takes turns says so that the step may begin: with what it has drafted."""
+    session = Session()
+    session.draft(1, 0, *chain(1, (" one", -0.1)))
+    session.draft(2, 0)
+    assert session.target.declined == []
+    session.align()
+    assert tuple(ids_of(" one")) in paths(session.target.offers[-1])
+    assert session.target.declined == [0]
+    # A step that was taken first needs to hear of neither.
+    session.draft(2, 0, *chain(2, (" two", -0.1)))
+    session.draft(3, 0)
+    session.commit(ids_of(" three"))
+    session.align()
+    assert session.target.declined == [0]
+
+
 def test_nothing_is_offered_once_the_answer_is_over() -> None:
     session = Session()
     session.draft(1, 0, *chain(1, (" one", -0.1)))
