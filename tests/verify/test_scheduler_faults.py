@@ -90,7 +90,7 @@ def in_policy(patch: pytest.MonkeyPatch, error: BaseException) -> None:
         init(self, *args)
         if is_poisoned(self):
 
-            def broken(*_: object) -> None:
+            def broken(*_: object, **__: object) -> None:
                 raise error
 
             self.policy.checked = broken  # type: ignore[method-assign]
