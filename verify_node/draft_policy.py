@@ -83,15 +83,13 @@ class DraftPolicy:
 
         A draft that has just come brings as many tokens as those before it did, and the wait costs
         tokens at the present rate. 0 while no draft has come that fast: one that comes during the
-        step is not lost, but used in the next. How fast they come is tried out at first: on cores
-        that both nodes use, drafts come fast only where they are waited for.
+        step is not lost, but used in the next.
         """
-        if not self._trial.drafts_wanted or not self._has_arrived:
+        if not self._trial.drafts_wanted or self._arrival_ms is None:
             return 0.0
         checking_ms = self._cost.ms(2) - self._cost.ms(1)
         worth = self._brings / self._tokens_per_ms - checking_ms
-        comes_in_time = self._arrival_ms is None or self._arrival_ms < worth
-        return max(worth, 0.0) if comes_in_time else 0.0
+        return worth if self._arrival_ms < worth else 0.0
 
     def max_turn_ms(self) -> float:
         """How long a step is worth delaying for a drafter on the target's own cores to be done.

@@ -82,12 +82,11 @@ def settled(cost: StepCost, *, arrival_ms: float, tokens: int = 2) -> DraftPolic
     return policy
 
 
-def test_how_fast_drafts_come_is_tried_once_there_are_any() -> None:
+def test_nobody_waits_at_first() -> None:
+    """A short answer is over before a wait in vain could be made up for."""
     assert DraftPolicy(SLOW).max_wait_ms() == 0.0
     policy = DraftPolicy(SLOW)
     policy.arrived(5_000.0)  # the time that the drafter took to read the prompt
-    assert 0.0 < policy.max_wait_ms() < 226.0
-    policy.waited_in_vain(policy.max_wait_ms())
     assert policy.max_wait_ms() == 0.0
 
 
