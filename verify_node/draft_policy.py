@@ -140,7 +140,7 @@ class DraftPolicy:
         self, draft: Sequence[DraftToken], path: Sequence[int], *, was_awaited: bool
     ) -> None:
         """A step checked this tree, and accepted the tokens at these indices of it; `was_awaited`:
-        there was none when the step could have been taken."""
+        it came, or the drafter was done, after the step could have been taken."""
         if not draft:
             self._rounds_without += 1
             return

@@ -45,7 +45,8 @@ class ScheduledSession:
         self.ready_at = now
         """When it could have taken its next step."""
         self.was_awaited = False
-        """Whether there was no draft when the next step could have been taken, and now there is."""
+        """Whether the draft came, or the drafter was done, after the next step could have been
+        taken and before it is."""
         self._drafter_alive = request.expects_drafts
         self._in_turn = request.drafts_in_turn
         self._declined_at = -1

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
 
@@ -18,6 +18,7 @@ from anydraft.text.mirror import AssistantMirror
 from anydraft.text.tokenizer import TextTokenizer
 from anydraft.text.tree import Node, Piece, TextTree
 from anydraft.v1.prompt_pb2 import Prompt
+from draft_node.common_prefix import common_prefix
 from draft_node.drafters.branches import Branch, Root, follow
 from draft_node.drafters.thrift import Thrift
 from draft_node.engines.base import AssistantEngine, Choices
@@ -165,7 +166,7 @@ class AssistantStream:
         if self._is_nearly_full(len(ids) - start):
             self._start = len(ids) - min(self._context_tokens // 2, _MAX_KEPT_TOKENS)
         self._trunk = ids[self._start :]
-        same = _common(held, self._trunk, unchanged - start) if self._start == start else 0
+        same = common_prefix(held, self._trunk, unchanged - start) if self._start == start else 0
         # What follows the last id is wanted, so it is read even when it is held.
         self._state.truncate(min(same, len(self._trunk) - 1))
 
@@ -260,11 +261,3 @@ class _Place:
     logprob: float
     """Of the path from the committed text."""
     path: tuple[int, ...]
-
-
-def _common(held: Sequence[int], wanted: Sequence[int], known: int) -> int:
-    """How many leading ids agree; the first `known` are known to."""
-    count = min(max(known, 0), len(held), len(wanted))
-    while count < min(len(held), len(wanted)) and held[count] == wanted[count]:
-        count += 1
-    return count

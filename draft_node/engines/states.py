@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
+from draft_node.common_prefix import common_prefix
 from draft_node.engines.base import AssistantEngine, Choices, Path
 from draft_node.engines.cache import Cache, Pass, TreeCache, TreePlaces
 from draft_node.engines.checks import (
@@ -107,14 +108,14 @@ class ChainState(CachedState[Cache]):
 
     def advance(self, path: Path) -> int:
         _ = self._cache
-        count = _common(self._branch, path)
+        count = common_prefix(self._branch, path)
         self._trunk += count
         del self._branch[:count], self._choices[:count]
         return count
 
     def _expand(self, cache: Cache, paths: Sequence[Path]) -> list[Choices]:
         (path,) = paths
-        same = _common(self._branch, path)
+        same = common_prefix(self._branch, path)
         if same == len(path) and (known := self._choices[same - 1]) is not None:
             return [known]
         # The last id is read again where only what follows it is not known.
@@ -215,11 +216,3 @@ class TreeState(CachedState[TreeCache]):
     def _drop_branches(self, cache: TreeCache) -> None:
         super()._drop_branches(cache)
         self._nodes.clear()
-
-
-def _common(held: Sequence[int], path: Path) -> int:
-    """How many leading ids agree."""
-    count = 0
-    while count < min(len(held), len(path)) and held[count] == path[count]:
-        count += 1
-    return count
