@@ -1,9 +1,10 @@
-"""Small tokenizers of every family, trained in a moment on a text of our own."""
+"""Small tokenizers of every family, made from a text of our own, the same on every run."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable
 from functools import cache
 
 from tokenizers import (
@@ -85,10 +86,12 @@ def _sentencepiece(prepend: str, vocab_size: int, *, split: bool = True) -> Toke
     tokenizer = Tokenizer(models.BPE(unk_token="<unk>", fuse_unk=True, byte_fallback=True))
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme=prepend, split=True)
     bytes_first = ["<unk>", *(f"<0x{byte:02X}>" for byte in range(256))]
+    alphabet = _most_frequent("".join(CORPUS).replace(" ", "▁"), 60)
     trainer = trainers.BpeTrainer(
         vocab_size=256 + vocab_size,
         special_tokens=bytes_first,
-        limit_alphabet=60,
+        initial_alphabet=alphabet,
+        limit_alphabet=len(alphabet),
         show_progress=False,
     )
     tokenizer.train_from_iterator(CORPUS, trainer)
@@ -99,6 +102,12 @@ def _sentencepiece(prepend: str, vocab_size: int, *, split: bool = True) -> Toke
         steps.append(decoders.Strip(" ", 1, 0))
     tokenizer.decoder = decoders.Sequence(steps)
     return _finish(tokenizer)
+
+
+def _most_frequent(parts: Iterable[str], size: int) -> list[str]:
+    """In one order on every run. A trainer's own choice among equally frequent parts is not."""
+    counts = Counter(parts)
+    return sorted(counts, key=lambda part: (-counts[part], part))[:size]
 
 
 def _without_byte_specials(tokenizer: Tokenizer) -> Tokenizer:
@@ -141,14 +150,14 @@ def gemma(vocab_size: int = 300) -> Tokenizer:
 
 def unigram(vocab_size: int = 400) -> Tokenizer:
     """As T5: lossy, since what is not in the vocabulary is unknown."""
-    tokenizer = Tokenizer(models.Unigram())
+    words = _most_frequent(["▁" + word for word in " ".join(CORPUS).split()], vocab_size // 2)
+    characters = _most_frequent("".join(CORPUS).replace(" ", "▁"), vocab_size // 2)
+    # A word is worth more than its characters one by one.
+    pieces = [*((word, -4.0) for word in words), *((character, -6.0) for character in characters)]
+    tokenizer = Tokenizer(models.Unigram([("<unk>", 0.0), *pieces], unk_id=0))
     tokenizer.normalizer = normalizers.NFKC()
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
     tokenizer.decoder = decoders.Metaspace()
-    trainer = trainers.UnigramTrainer(
-        vocab_size=vocab_size, unk_token="<unk>", special_tokens=["<unk>"], show_progress=False
-    )
-    tokenizer.train_from_iterator(CORPUS, trainer)
     return _finish(tokenizer)
 
 
@@ -161,14 +170,14 @@ def lowercase(vocab_size: int = 500) -> Tokenizer:
 
 def wordpiece(vocab_size: int = 400) -> Tokenizer:
     """As BERT: lossy in spaces, case and unknown words."""
-    tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+    words = _most_frequent(" ".join(CORPUS).lower().split(), vocab_size // 2)
+    characters = _most_frequent("".join("".join(CORPUS).lower().split()), vocab_size // 4)
+    pieces = dict.fromkeys(["[UNK]", *characters, *(f"##{c}" for c in characters), *words])
+    vocab = {piece: token_id for token_id, piece in enumerate(pieces)}
+    tokenizer = Tokenizer(models.WordPiece(vocab, unk_token="[UNK]"))
     tokenizer.normalizer = normalizers.BertNormalizer()
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     tokenizer.decoder = decoders.WordPiece()
-    trainer = trainers.WordPieceTrainer(
-        vocab_size=vocab_size, special_tokens=["[UNK]"], show_progress=False
-    )
-    tokenizer.train_from_iterator(CORPUS, trainer)
     return _finish(tokenizer)
 
 
