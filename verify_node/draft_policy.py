@@ -10,15 +10,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from verify_node.draft_trial import DraftTrial
+from verify_node.draft_turns import DraftTurns
 from verify_node.step_cost import StepCost
 from verify_node.target import DraftToken
 
 _MEMORY = 0.95
 """How much of the record stays with each position that was checked. About twenty positions, some
 ten rounds, are remembered: text changes its kind within an answer; a ratio of fewer is noise."""
-_FIRST_TRY_ROUNDS = 8
-"""Without waiting for a drafter on the target's own cores, before that is tried again; doubles, so
-that waits in vain, of a step at most, stay below one in ten and become rare."""
 _WEIGHT = 0.2
 """Of a new round in running means of rounds; about five rounds, so half of what `_MEMORY` keeps:
 when a network changes, waiting must follow soon."""
@@ -41,15 +39,14 @@ class DraftPolicy:
     def __init__(self, cost: StepCost) -> None:
         self._cost = cost
         self._trial = DraftTrial()
+        self.turns = DraftTurns(cost)
+        """Of a drafter that takes turns; of any other, `arrived` and `waited_in_vain` tell."""
         self._expected = 1.0
         self._observed = 1.0
         self._rounds_without = 0
         self._brings = 1.0
         """Tokens that were accepted of drafts which had just come, a round; taken to be one until
         that is known."""
-        self._missed_turns = 0
-        """Rounds since turns were last waited for."""
-        self._tries_after = _FIRST_TRY_ROUNDS
         self._tokens_per_ms = 1.0 / cost.ms(1)
         self._arrival_ms: float | None = None
         self._has_arrived = False
@@ -92,38 +89,14 @@ class DraftPolicy:
         return worth if self._arrival_ms < worth else 0.0
 
     def max_turn_ms(self) -> float:
-        """How long a step is worth delaying for a drafter on the target's own cores to be done.
-
-        Waiting w and then checking pays while (w + t_v) / (1 + b) < t_T, with b the draft tokens
-        that steps after a turn have been accepting, of about twice as many. 0 while turns take
-        longer; that is tried again after ever more rounds, since a turn that nobody waits for shows
-        only how slow both are at once.
-        """
-        if not self._trial.drafts_wanted or not self._has_arrived:
-            return 0.0
-        checking_ms = self._cost.ms(1 + round(2 * self._brings))
-        worth = (1 + self._brings) * self._cost.ms(1) - checking_ms
-        comes_in_time = self._arrival_ms is None or self._arrival_ms < worth
-        return max(worth, 0.0) if comes_in_time else 0.0
+        """The same for a drafter on the target's own cores to be done; see `DraftTurns`."""
+        return self.turns.max_wait_ms() if self._trial.drafts_wanted else 0.0
 
     def arrived(self, delay_ms: float) -> None:
         """A usable draft came this long after the session could have used one."""
         if self._has_arrived:
             self._expect_arrival(delay_ms)
         # The first one tells how long the drafter took to read the prompt, no more.
-        self._has_arrived = True
-
-    def had_turn(self, ms: float | None) -> None:
-        """The drafter was done so long after the step could have been taken; None: the step had
-        been taken, which makes any turn long."""
-        if ms is not None and self._has_arrived:
-            self._expect_arrival(ms)
-            self._missed_turns = 0
-        elif self._has_arrived:
-            self._missed_turns += 1
-            if self._missed_turns >= self._tries_after:
-                self._tries_after *= 2
-                self._missed_turns, self._arrival_ms, self._brings = 0, None, 1.0
         self._has_arrived = True
 
     def waited_in_vain(self, waited_ms: float) -> None:
@@ -147,6 +120,7 @@ class DraftPolicy:
         self._rounds_without = 0
         if was_awaited:
             self._brings += _WEIGHT * (len(path) - self._brings)
+            self.turns.brought(len(path))
         # What hangs elsewhere says nothing: the target never got to answer it.
         reached, of_parent = -1, 1.0
         for accepted in [*path, None]:

@@ -161,7 +161,8 @@ class ScheduledSession:
         if not self._awaits_draft:
             return waited_ms
         if alone and self.wait_ms() > 0:
-            self.policy.waited_in_vain(waited_ms)
+            waited_for = self.policy.turns if self._in_turn else self.policy
+            waited_for.waited_in_vain(waited_ms)
         if not self._in_turn:
             self._awaited = (len(self.answer_ids), self.ready_at)
         return waited_ms
@@ -171,7 +172,7 @@ class ScheduledSession:
         if self._in_turn and num_committed > max(self._declined_at, 0):
             self.was_awaited = num_committed == len(self.answer_ids)
             turn_ms = max(when - self.ready_at, 0.0) * 1e3
-            self.policy.had_turn(turn_ms if self.was_awaited else None)
+            self.policy.turns.done(turn_ms if self.was_awaited else None)
         self._declined_at = num_committed
 
     def _note_arrival(self, mail: Mail, num_committed: int, since: float) -> None:
