@@ -7,7 +7,9 @@ the latter in seconds from the question on, each with how many ids came. One que
 from __future__ import annotations
 
 import argparse
+import ctypes
 import json
+import signal
 import socketserver
 import sys
 import time
@@ -102,6 +104,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     p.add_argument("--dtype", choices=tuple(_DTYPES), default="auto")
     p.add_argument("--threads", type=positive_int, metavar="N")
     args: argparse.Namespace = p.parse_args(argv)
+    _end_with_parent()
     try:
         with needs_extra("verify"):
             return _serve(args)
@@ -110,6 +113,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         return EXIT_BAD_INPUT
     except KeyboardInterrupt:
         return 130
+
+
+def _end_with_parent() -> None:
+    """Whoever started this pauses it, and when he is killed nobody would resume it."""
+    if sys.platform == "linux":
+        set_death_signal = 1  # PR_SET_PDEATHSIG
+        ctypes.CDLL(None).prctl(set_death_signal, signal.SIGKILL)
 
 
 def _serve(args: argparse.Namespace) -> int:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 import time
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Protocol
 
 from anydraft.bench.arms import PEER_ALONE, PEER_ASSISTED, Answer
 from anydraft.bench.plan import Pair
@@ -18,15 +20,33 @@ _READY_TIMEOUT_S = 1800.0
 _LIMIT_BYTES = 2**24
 
 
-class PeerArm:
-    """See `anydraft.bench.arms.Arm`. One question at a time."""
+class Pausable(Protocol):
+    """What `NodeProcess` can do to a process."""
 
-    def __init__(self, name: str, address: str, *, assisted: bool) -> None:
+    def pause(self) -> None: ...
+
+    def resume(self) -> None: ...
+
+
+class PeerArm:
+    """See `anydraft.bench.arms.Arm`. One question at a time; between two, its process is paused:
+    threads that wait actively for more would take time from the other arms."""
+
+    def __init__(self, name: str, address: str, process: Pausable, *, assisted: bool) -> None:
+        """`process`, paused, listens at `address`."""
         self.name = name
+        self._process = process
         self._host, _, self._port = address.rpartition(":")
         self._assisted = assisted
 
     async def ask(self, task: Task) -> Answer:
+        with _resumed(self._process):
+            return await self._ask(task)
+
+    async def close(self) -> None:
+        """Holds nothing between questions."""
+
+    async def _ask(self, task: Task) -> Answer:
         reader, writer = await asyncio.open_connection(
             self._host, int(self._port), limit=_LIMIT_BYTES
         )
@@ -50,8 +70,20 @@ class PeerArm:
         arrivals = tuple((began_at_s + at_s, count) for at_s, count in answer["arrivals"])
         return Answer(tuple(answer["ids"]), began_at_s, arrivals, None)
 
-    async def close(self) -> None:
-        """Holds nothing between questions."""
+
+@contextmanager
+def _resumed(process: Pausable) -> Iterator[None]:
+    process.resume()
+    try:
+        yield
+    finally:
+        _pause(process)
+
+
+def _pause(process: Pausable) -> None:
+    # Elsewhere it would outlive a run that is killed, see `anydraft.bench.peer`.
+    if sys.platform == "linux":
+        process.pause()
 
 
 def peer_arms(pair: Pair, stack: ExitStack) -> Sequence[PeerArm]:
@@ -61,7 +93,8 @@ def peer_arms(pair: Pair, stack: ExitStack) -> Sequence[PeerArm]:
         args += ["--threads", str(pair.target_threads)]
     process = NodeProcess("anydraft.bench.peer", args, cores=pair.target_cores)
     address = stack.enter_context(process).wait_ready(_READY_TIMEOUT_S)
+    _pause(process)
     return [
-        PeerArm(PEER_ALONE, address, assisted=False),
-        PeerArm(PEER_ASSISTED, address, assisted=True),
+        PeerArm(PEER_ALONE, address, process, assisted=False),
+        PeerArm(PEER_ASSISTED, address, process, assisted=True),
     ]

@@ -96,6 +96,14 @@ class NodeProcess:
         what = "ended before it was ready" if in_time else f"was not ready after {timeout_s:.0f} s"
         raise UnavailableError(f"{self.module} {what}. Its log:\n{self.log}", reason="NODE_NOT_UP")
 
+    def pause(self) -> None:
+        """It computes nothing until `resume`. Nothing happens where it has ended."""
+        self._process.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """It goes on where it was paused."""
+        self._process.send_signal(signal.SIGCONT)
+
     def __enter__(self) -> NodeProcess:
         return self
 
@@ -107,6 +115,7 @@ class NodeProcess:
     ) -> None:
         if self._process.poll() is None:
             self._process.terminate()
+            self.resume()  # while it is paused it hears of nothing else
             try:
                 self._process.wait(_STOP_S)
             except subprocess.TimeoutExpired:

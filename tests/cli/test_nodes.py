@@ -6,8 +6,11 @@ import os
 import signal
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 
+import psutil
 import pytest
 
 from anydraft.cli.nodes import NodeProcess
@@ -49,6 +52,34 @@ def test_a_node_that_takes_its_time(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         assert node.doing == ""
         with pytest.raises(UnavailableError, match="was not ready after 0 s"):
             node.wait_ready(0)
+
+
+def test_a_node_that_is_paused_stands_still_and_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    body = """
+import signal
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(5))
+print("ready on 127.0.0.1:5", file=sys.stderr, flush=True)
+time.sleep(60)"""
+    with NodeProcess(_module(tmp_path, monkeypatch, body), []) as node:
+        node.wait_ready(60)
+        process = psutil.Process(node._process.pid)
+        node.pause()
+        _wait_for(lambda: process.status() == psutil.STATUS_STOPPED)
+        node.resume()
+        _wait_for(lambda: process.status() != psutil.STATUS_STOPPED)
+        node.pause()
+    assert node._process.returncode == 5, "it was asked to end, not killed"
+    node.pause()
+    node.resume()
+
+
+def _wait_for(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
