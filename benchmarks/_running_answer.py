@@ -8,10 +8,10 @@ import threading
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from types import TracebackType
 
 import grpc
 
+from anydraft.closing import Closing
 from anydraft.errors import InternalError
 from anydraft.rpc.channel import dial_sync
 from anydraft.v1.generation_pb2_grpc import GenerationServiceStub
@@ -64,7 +64,7 @@ def summarize(arrivals: Sequence[float], start: float, end: float) -> GapSummary
     )
 
 
-class RunningAnswer:
+class RunningAnswer(Closing):
     """Reads an answer of up to MAX_NEW_TOKENS on a thread; a context manager that cancels it."""
 
     def __init__(self, address: str, max_new_tokens: int = MAX_NEW_TOKENS) -> None:
@@ -116,15 +116,8 @@ class RunningAnswer:
         self.wait_tokens(1, token_timeout_s)
         return summarize(list(self._arrivals), started, now)
 
-    def __enter__(self) -> RunningAnswer:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def close(self) -> None:
+        """Cancels the call; returns when nothing is read any more."""
         self._call.cancel()
         self._thread.join()
         self._channel.close()

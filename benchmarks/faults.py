@@ -12,8 +12,8 @@ import tempfile
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from types import TracebackType
 
+from anydraft.closing import Closing
 from benchmarks._common import Findings, run_script
 
 BESIDE = "silence"
@@ -23,7 +23,7 @@ _TIMEOUT_S = 2400.0
 _COMMON_FACTS = ("machine", "model", "short")
 
 
-class ScriptProcess:
+class ScriptProcess(Closing):
     """`python -m benchmarks.NAME`; a context manager that ends it, so that it ends its nodes."""
 
     def __init__(self, name: str, short: bool, folder: Path) -> None:
@@ -50,15 +50,8 @@ class ScriptProcess:
             return {"error": last_line(self._errors.read_text(errors="replace"))}
         return own_findings(json.loads(self._output.read_text(encoding="utf-8")))
 
-    def __enter__(self) -> ScriptProcess:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def close(self) -> None:
+        """Ends the script, and returns when it has ended its nodes."""
         self._process.terminate()
         self._process.wait()
 

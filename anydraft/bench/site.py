@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from types import TracebackType
 
 from anydraft.bench.plan import RANDOM, Conditions, Pair, Recorded, Step
 from anydraft.cli.nodes import NodeProcess
+from anydraft.closing import Closing
 
 READY_TIMEOUT_S = 1800.0
 _LISTEN = ("--listen", "127.0.0.1:0")
@@ -17,7 +17,7 @@ _BEAT_S = 10.0
 Say = Callable[[str], None]
 
 
-class Site:
+class Site(Closing):
     """Starts what conditions need, and keeps what the next ones need as well. A context manager."""
 
     def __init__(self, pair: Pair, folder: Path, recorded: Recorded | None, say: Say) -> None:
@@ -109,14 +109,7 @@ class Site:
             raise ValueError("a simulation needs recorded answers")
         return self._recorded
 
-    def __enter__(self) -> Site:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def close(self) -> None:
+        """Ends all processes, the target last."""
         self._around.close()
         self._target.close()

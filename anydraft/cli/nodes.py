@@ -11,9 +11,10 @@ import threading
 from collections import deque
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import NoReturn
 
+from anydraft.closing import Closing
 from anydraft.errors import UnavailableError
 
 _READY = re.compile(r"ready on (\S+)")
@@ -38,7 +39,7 @@ def leaving_on_signals() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-class NodeProcess:
+class NodeProcess(Closing):
     """`python -m MODULE ARGS`, with its log read in the background. A context manager."""
 
     def __init__(
@@ -104,15 +105,8 @@ class NodeProcess:
         """It goes on where it was paused."""
         self._process.send_signal(signal.SIGCONT)
 
-    def __enter__(self) -> NodeProcess:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def close(self) -> None:
+        """Asks the process to end, kills it where it takes too long; returns when it has ended."""
         if self._process.poll() is None:
             self._process.terminate()
             self.resume()  # while it is paused it hears of nothing else
