@@ -19,6 +19,9 @@ EXIT_BAD_INPUT = 2
 SERVER_VARIABLE = "ANYDRAFT_SERVER"
 """Environment variable: which node the commands of a client ask."""
 
+DTYPES = ("auto", "fp32", "bf16", "fp16")
+"""Precisions that a target may be asked to have."""
+
 MAX_UINT32 = 2**32 - 1
 MAX_UINT64 = 2**64 - 1
 

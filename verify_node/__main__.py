@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from anydraft.errors import AnydraftError
 from anydraft.extras import needs_extra
-from anydraft.flags import EXIT_BAD_INPUT, Parser, listen_address, positive_int, seconds
+from anydraft.flags import DTYPES, EXIT_BAD_INPUT, Parser, listen_address, positive_int, seconds
 from anydraft.rpc.loading import end_process
 from anydraft.rpc.logs import add_log_level_flag, set_up_logging
 
@@ -43,7 +43,7 @@ def parser() -> argparse.ArgumentParser:
     )
     p.add_argument(
         "--dtype",
-        choices=("auto", "fp32", "bf16", "fp16"),
+        choices=DTYPES,
         default="auto",
         help="precision; auto: fp32 on a CPU, else the checkpoint's (default: %(default)s)",
     )

@@ -17,6 +17,19 @@ _BEAT_S = 10.0
 Say = Callable[[str], None]
 
 
+def target_node(pair: Pair) -> NodeProcess:
+    """A verify node that serves the real target."""
+    args = ["--dtype", pair.dtype]
+    if pair.target_threads is not None:
+        args += ["--threads", str(pair.target_threads)]
+    return _verify_node("verify_node", pair, args)
+
+
+def _verify_node(module: str, pair: Pair, args: Sequence[str]) -> NodeProcess:
+    args = ["--model", pair.target, *_LISTEN, *args]
+    return NodeProcess(module, args, cores=pair.target_cores)
+
+
 class Site(Closing):
     """Starts what conditions need, and keeps what the next ones need as well. A context manager."""
 
@@ -41,19 +54,9 @@ class Site(Closing):
         if self._pair.verify_address is not None:
             self._verify = self._pair.verify_address
             return
-        if step is None:
-            module, args = "verify_node", ["--dtype", self._pair.dtype]
-            if self._pair.target_threads is not None:
-                args += ["--threads", str(self._pair.target_threads)]
-        else:
-            module = "verify_node.simulated"
-            args = ["--step-ms", f"{step.step_ms:g}", "--slope", f"{step.slope:g}"]
-            args += ["--answers", str(self._required().answers)]
-        node = NodeProcess(
-            module, ["--model", self._pair.target, *_LISTEN, *args], cores=self._pair.target_cores
-        )
+        node = target_node(self._pair) if step is None else self._simulated(step)
         self._target.enter_context(node)
-        self._say(f"starting {module} for {self._pair.target}")
+        self._say(f"starting {node.module} for {self._pair.target}")
         while not node.is_settled(_BEAT_S):
             self._say(f"… the target: {node.doing or 'starting'}")
         self._verify = node.wait_ready(0)
@@ -73,6 +76,11 @@ class Site(Closing):
     def verify_address(self) -> str:
         """Of the target itself."""
         return self._verify
+
+    def _simulated(self, step: Step) -> NodeProcess:
+        args = ["--step-ms", f"{step.step_ms:g}", "--slope", f"{step.slope:g}"]
+        args += ["--answers", str(self._required().answers)]
+        return _verify_node("verify_node.simulated", self._pair, args)
 
     def _start_network(self, round_trip_ms: float) -> str:
         if not round_trip_ms:

@@ -14,8 +14,9 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from anydraft.bench.plan import RANDOM, Conditions, Recorded
-from anydraft.cli.bench_flags import ASSISTANT, add_flags, check, pair_of, sweep_of
-from anydraft.cli.nodes import NodeProcess, leaving_on_signals
+from anydraft.cli.bench_flags import add_flags, check, pair_of, sweep_of
+from anydraft.cli.nodes import leaving_on_signals
+from anydraft.cli.pair_flags import ASSISTANT
 from anydraft.extras import missing_package
 
 if TYPE_CHECKING:
@@ -94,10 +95,13 @@ def _measure(args: argparse.Namespace, console: Console) -> int:
 def _record(args: argparse.Namespace, console: Console) -> int:
     from anydraft.bench.asking import record
     from anydraft.bench.recordings import Recording, write_recordings
+    from anydraft.bench.site import READY_TIMEOUT_S, target_node
 
     tasks = _tasks(args)
     with ExitStack() as stack:
-        address = args.verify or stack.enter_context(_target(args)).wait_ready(1800.0)
+        address = args.verify or stack.enter_context(target_node(pair_of(args))).wait_ready(
+            READY_TIMEOUT_S
+        )
 
         done: list[Recording] = []
 
@@ -111,13 +115,6 @@ def _record(args: argparse.Namespace, console: Console) -> int:
         write_recordings(args.record, asyncio.run(asked))
     console.print(f"{len(done)} answers are in {args.record}", soft_wrap=True)
     return 0
-
-
-def _target(args: argparse.Namespace) -> NodeProcess:
-    flags = ["--model", args.target, "--dtype", args.dtype, "--listen", "127.0.0.1:0"]
-    if args.target_threads is not None:
-        flags += ["--threads", str(args.target_threads)]
-    return NodeProcess("verify_node", flags, cores=args.target_cores)
 
 
 def _require_packages(args: argparse.Namespace) -> None:

@@ -9,12 +9,13 @@ from typing import TypeVar
 
 from anydraft.bench.plan import RANDOM, Pair, Step, Sweep
 from anydraft.bench.tasks import SUITES
+from anydraft.cli.pair_flags import add_length_flag, add_pair_flags
 from anydraft.errors import InvalidRequestError
 from anydraft.flags import MAX_UINT64, number, positive_int, server_address, whole_number
 from anydraft.machine import available_cores
+from anydraft.rpc.validation import MAX_TEMPERATURE
 
 TARGET = "qwen2.5-coder-1.5b-instruct"
-ASSISTANT = "smollm2-135m-instruct"
 
 _T = TypeVar("_T")
 
@@ -29,24 +30,13 @@ def add_flags(p: argparse.ArgumentParser) -> None:
 
 def _add_models(p: argparse.ArgumentParser) -> None:
     g = p.add_argument_group("who answers")
-    g.add_argument("--target", default=TARGET, metavar="NAME", help="the large model")
-    g.add_argument(
-        "--assistant",
-        default=ASSISTANT,
-        metavar="NAME",
-        help=f'the small one, or "{RANDOM}": one that is of no use, and takes its time',
-    )
+    said = f'the small one, or "{RANDOM}": one that is of no use, and takes its time'
+    add_pair_flags(g, TARGET, assistant_help=said)
     g.add_argument(
         "--verify",
         type=server_address,
         metavar="HOST:PORT",
         help="a verify node that runs already, elsewhere perhaps, instead of one here",
-    )
-    g.add_argument(
-        "--dtype",
-        default="auto",
-        choices=("auto", "fp32", "bf16", "fp16"),
-        help="precision of the target; auto: fp32 on a CPU (default: %(default)s)",
     )
     g.add_argument(
         "--threads",
@@ -76,11 +66,13 @@ def _add_questions(p: argparse.ArgumentParser) -> None:
         "`category` (default: spec-bench; of recorded answers, all)",
     )
     g.add_argument("--prompts", type=positive_int, metavar="N", help="of each category, at most")
+    add_length_flag(g)
     g.add_argument(
-        "--max-new-tokens", type=positive_int, default=96, metavar="N", help="longest answer"
-    )
-    g.add_argument(
-        "--temperature", type=number(0, 100), default=0.0, metavar="T", help="0 is greedy"
+        "--temperature",
+        type=number(0, MAX_TEMPERATURE),
+        default=0.0,
+        metavar="T",
+        help="0 is greedy",
     )
     g.add_argument(
         "--seed", type=whole_number(0, MAX_UINT64), default=0, metavar="S", help="of the draws"

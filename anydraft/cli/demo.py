@@ -19,17 +19,16 @@ from typing import TYPE_CHECKING
 from anydraft.cli.demo_answers import ANSWER_TIMEOUT_S, compare, drafted_style
 from anydraft.cli.demo_report import Report
 from anydraft.cli.nodes import NodeProcess, leaving_on_signals
+from anydraft.cli.pair_flags import add_length_flag, add_pair_flags
 from anydraft.client import Client
 from anydraft.errors import InvalidRequestError
 from anydraft.extras import missing_package
-from anydraft.flags import positive_int
 from anydraft.machine import available_cores
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 TARGET = "qwen2.5-coder-0.5b-instruct"
-ASSISTANT = "smollm2-135m-instruct"
 _PROMPTS = (
     "Write a Python function that checks whether a string is a palindrome, with a docstring.",
     "Write a Python class Stack with push, pop, peek and is_empty.",
@@ -49,20 +48,11 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         description="Start a target and an assistant here, let both answer the same prompts, and "
         "compare with the target alone. Models are fetched once, into the cache.",
     )
-    p.add_argument("--target", default=TARGET, metavar="NAME", help="the large model")
-    p.add_argument("--assistant", default=ASSISTANT, metavar="NAME", help="the small one")
-    p.add_argument(
-        "--dtype",
-        default="auto",
-        choices=("auto", "fp32", "bf16", "fp16"),
-        help="precision of the target; auto: fp32 on a CPU (default: %(default)s)",
-    )
+    add_pair_flags(p, TARGET)
     p.add_argument(
         "--prompt", action="append", metavar="TEXT", help="instead of the built-in ones; repeatable"
     )
-    p.add_argument(
-        "--max-new-tokens", type=positive_int, default=96, metavar="N", help="longest answer"
-    )
+    add_length_flag(p)
     p.add_argument("--output", type=Path, metavar="FILE", help="write the table as JSON, too")
     p.set_defaults(func=run)
 

@@ -9,18 +9,25 @@ from pathlib import Path
 
 import pytest
 
+from anydraft.bench import peer
 from anydraft.bench.plan import Step
 from anydraft.bench.recordings import read_recordings
 from anydraft.cli import bench
 from anydraft.cli.bench_flags import check, cores, listed, pair_of, sweep_of
 from anydraft.cli.main import _build_parser, main
-from anydraft.flags import positive_int
+from anydraft.flags import DTYPES, positive_int
 from tests.models.tiny import save_dense
 
 
 def parse(*words: str) -> argparse.Namespace:
     arguments = ["bench", *words]
     return _build_parser(arguments).parse_args(arguments)
+
+
+def test_all_know_the_same_precisions() -> None:
+    from verify_node import load
+
+    assert set(DTYPES) == {"auto", *load.DTYPES} == set(peer._DTYPES)
 
 
 def test_a_run_without_flags_is_real() -> None:
