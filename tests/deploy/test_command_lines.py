@@ -62,6 +62,21 @@ def test_the_draft_node_dials_the_verify_service() -> None:
     assert (draft.host, draft.port) == ("verify", verify.port)
 
 
+@pytest.mark.parametrize(
+    ("variables", "shares"),
+    [
+        ({}, True),
+        ({"ANYDRAFT_SAME_MACHINE": "yes"}, True),
+        ({"ANYDRAFT_SAME_MACHINE": "no"}, False),
+    ],
+)
+def test_the_nodes_take_turns_unless_told_otherwise(
+    variables: dict[str, str], shares: bool
+) -> None:
+    draft = read_compose("compose.yaml", variables)["services"]["draft"]
+    assert settings_of(parse(service_command(draft))).shares_machine is shares
+
+
 @pytest.mark.parametrize("name", NODES)
 def test_containers_are_killed_only_after_the_nodes_grace(name: str) -> None:
     grace_s = parse(service_command(SERVICES[name])).grace
