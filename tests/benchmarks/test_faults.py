@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from queue import SimpleQueue
 from types import ModuleType
 
 import pytest
 
 from anydraft.rpc.channel import MAX_MESSAGE_BYTES
+from anydraft.rpc.validation import validate_draft
+from anydraft.v1.verification_pb2 import Verdict, VerifyRequest
 from benchmarks import (
     attacks,
     cancel_opening,
@@ -22,6 +25,7 @@ from benchmarks import (
 from benchmarks._common import Findings, machine_facts, parser, run, run_script
 from benchmarks._running_answer import GapSummary, summarize
 from benchmarks.cancel_opening import Round
+from verify_node.session_draft import MAX_CREDIT_PIECES, SessionDraft
 
 SCRIPTS = [cancel_opening, faults, hostile, kv_release, long_prompt, silence, stop]
 
@@ -138,6 +142,38 @@ def test_a_script_that_fails_is_reported_with_its_reason(tmp_path: Path) -> None
 
 def test_the_largest_message_is_one_that_a_node_takes() -> None:
     assert MAX_MESSAGE_BYTES * 0.9 < attacks._empty_pieces().ByteSize() < MAX_MESSAGE_BYTES
+
+
+def test_an_attack_within_the_credit_sends_nothing_that_is_refused() -> None:
+    verdicts: SimpleQueue[Verdict | None] = SimpleQueue()
+    texts = ["a", "", "é", "b" * 50]
+    base_bytes = 0
+    for text in texts:
+        verdicts.put(Verdict(base_bytes=base_bytes, text=text, credit_pieces=MAX_CREDIT_PIECES))
+        base_bytes += len(text.encode())
+    verdicts.put(None)
+    sent = [VerifyRequest.FromString(r).draft for r in attacks.within_credit(verdicts)]
+    session = SessionDraft(None)
+    for text in texts:
+        session.commit(text.encode(), 0)
+        if text:
+            now = [draft for draft in sent if draft.base_bytes == session.committed_bytes]
+            assert all(session.take(draft) for draft in now)
+            assert session.stale_pieces == 0
+    assert sum(len(draft.pieces) for draft in sent) == 3 * MAX_CREDIT_PIECES
+
+
+def test_an_attack_beyond_the_credit_goes_on_until_the_stream_ends() -> None:
+    verdicts: SimpleQueue[Verdict | None] = SimpleQueue()
+    requests = attacks.beyond_credit(verdicts)
+    verdicts.put(Verdict(text="abc"))
+    first, second = (VerifyRequest.FromString(next(requests)).draft for _ in range(2))
+    assert first.base_bytes == second.base_bytes == 3
+    assert len(first.pieces) > MAX_CREDIT_PIECES
+    assert second.first_piece == first.first_piece + len(first.pieces)
+    validate_draft(first)
+    verdicts.put(None)
+    assert list(requests) == []
 
 
 async def test_the_silent_node_answers_in_the_end() -> None:
