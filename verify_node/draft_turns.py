@@ -13,6 +13,12 @@ _WEIGHT = 0.2
 _FIRST_TRY_TURNS = 8
 """That nobody waited for, before waiting is tried again; doubles, so that waits in vain, of a step
 at most, stay below one in ten and become rare."""
+_FIRST_TURN_SHARE = 0.4
+"""Of the time that the target took to read the prompt, which the drafter's first turn may take: it
+reads for a part of that (`draft_node.drafters.thrift`), and makes its first passes."""
+_WORTH_SHARE = 0.2
+"""Of the time that the rest of the answer would take without drafts, the same: what drafting saves
+where it gains a quarter."""
 
 
 class DraftTurns:
@@ -29,6 +35,15 @@ class DraftTurns:
         """Turns since one was last waited for."""
         self._tries_after = _FIRST_TRY_TURNS
         self._has_begun = False
+        self._first_ms = 0.0
+        """How long the first turn is worth."""
+
+    def prompt_read(self, took_ms: float, tokens_left: int) -> None:
+        """The target has read the prompt in that time, and so many tokens may follow. Now the
+        drafter reads it, on its first turn: beside a step, where each thread that is held up
+        delays all of them, that costs much more."""
+        worth = _WORTH_SHARE * tokens_left * self._cost.ms(1)
+        self._first_ms = min(worth, _FIRST_TURN_SHARE * took_ms)
 
     def max_wait_ms(self) -> float:
         """How long a step is worth delaying for the drafter to be done.
@@ -39,7 +54,7 @@ class DraftTurns:
         only how slow both are at once.
         """
         if not self._has_begun:
-            return 0.0
+            return self._first_ms
         checking_ms = self._cost.ms(1 + round(2 * self._brings))
         worth = (1 + self._brings) * self._cost.ms(1) - checking_ms
         comes_in_time = self._takes_ms is None or self._takes_ms < worth
@@ -63,7 +78,9 @@ class DraftTurns:
 
     def waited_in_vain(self, waited_ms: float) -> None:
         """The step was taken before the drafter was done: say it takes twice as long."""
-        self._expect(2 * waited_ms)
+        if self._has_begun:
+            self._expect(2 * waited_ms)
+        self._first_ms = 0.0
 
     def brought(self, num_accepted: int) -> None:
         """A step that was delayed for a turn accepted so many draft tokens."""

@@ -44,6 +44,7 @@ class ScheduledSession:
         """`Offer.num_committed` of the draft."""
         self.ready_at = now
         """When it could have taken its next step."""
+        self._began_at = now
         self.was_awaited = False
         """Whether the draft came, or the drafter was done, after the next step could have been
         taken and before it is."""
@@ -92,7 +93,10 @@ class ScheduledSession:
     ) -> None:
         """The answer grew by `token_ids`. The cache keeps its first `num_cached` tokens and those
         that the step has put at `slots` behind them. What is left of the draft is held on."""
+        is_first = not self.answer_ids
         self.answer_ids.extend(token_ids)
+        if is_first:
+            self.policy.turns.prompt_read((now - self._began_at) * 1e3, self.room)
         self.cache.keep(num_cached, slots)
         self.draft = behind(self.draft, token_ids)
         self.was_awaited = False

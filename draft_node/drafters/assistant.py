@@ -179,8 +179,15 @@ class AssistantStream:
         """A chunk of what the trunk lacks; behind the last, the root's branches."""
         chunk = self._trunk[self._state.length :][: self._engine.chunk_tokens]
         is_last = self._state.length + len(chunk) == len(self._trunk)
+        if self._thrift is not None and not is_last and not self._thrift.may_read():
+            self.idle = True
+            return
+        started = time.perf_counter()
         choices = self._state.read(chunk, wanted=is_last)
-        if choices is not None:
+        if choices is None:
+            if self._thrift is not None:
+                self._thrift.read((time.perf_counter() - started) * 1e3)
+        else:
             self._root = Root(tree.committed_bytes)
             self._hang(self._root, None, 0.0, choices, tree, limit)
 

@@ -14,12 +14,17 @@ _WEIGHT = 0.2
 _UNKNOWN = 0.2
 """The least reach of a pass while it is not known yet how fast the answer grows: what comes out in
 the end with a target of some 200 ms a step (0.5B to 1.5B on two cores)."""
+_READING_SHARE = 0.3
+"""Of the time since the question came, which reading a long text may take: how long the answer will
+be is not known, and one that ends soon must not have paid for drafts that never came."""
 
 
 class Thrift:
     """Of one session."""
 
     def __init__(self) -> None:
+        self._asked_at = time.perf_counter()
+        self._read_ms = 0.0
         self._committed_at: float | None = None
         self._bytes_per_ms: float | None = None
         self._pass_ms: float | None = None
@@ -33,6 +38,17 @@ class Thrift:
             ms = max((now - self._committed_at) * 1e3, 1e-3)
             self._bytes_per_ms = _mean(self._bytes_per_ms, num_bytes / ms)
         self._committed_at = now
+
+    def may_read(self) -> bool:
+        """Whether a further part of a long text may be read before the answer grows again."""
+        asked_ms = (time.perf_counter() - self._asked_at) * 1e3
+        return self._read_ms < _READING_SHARE * asked_ms
+
+    def read(self, ms: float) -> None:
+        """Reading a part of a long text took so long. A target that takes turns waits for that, so
+        until the next commit the answer grows at no usual rate."""
+        self._read_ms += ms
+        self._committed_at = None
 
     def passed(self, ms: float) -> None:
         """A pass took so long."""

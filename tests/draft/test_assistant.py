@@ -6,6 +6,7 @@ import heapq
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -15,6 +16,7 @@ from anydraft.errors import FailedPreconditionError
 from anydraft.text import AssistantMirror, TextTokenizer
 from anydraft.text.tree import TextTree
 from anydraft.v1.prompt_pb2 import ChatMessage, ChatMessages, Prompt
+from draft_node.drafters import thrift
 from draft_node.drafters.assistant import AssistantDrafter
 from draft_node.engines.base import Choices
 from tests import tokenizers_zoo
@@ -131,6 +133,36 @@ def test_on_a_shared_machine_the_target_reads_first(tokenizer: TextTokenizer) ->
     assert drafting.state.num_calls == 0
     drafting.commit("The")
     drafting.grow(10)
+    assert SCRIPT.startswith("The" + drafting.best())
+
+
+def test_on_a_shared_machine_a_long_prompt_is_read_a_part_at_a_time(
+    tokenizer: TextTokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As many parts of 100 ms as begin within 30 % of the time since the question."""
+    now = [0.0]
+    monkeypatch.setattr(thrift.time, "perf_counter", lambda: now[0])
+    engine, _ = opened(tokenizer)
+    drafter = AssistantDrafter(engine, tokenizer, shares_machine=True)
+    drafting = Drafting(drafter, Prompt(text=PROMPT * 40))
+    read = type(drafting.state).read
+
+    def takes_time(*args: Any, **options: Any) -> Any:
+        now[0] += 0.1
+        return read(*args, **options)
+
+    monkeypatch.setattr(type(drafting.state), "read", takes_time)
+    lengths = [0]
+    for _ in range(3):
+        now[0] = max(now[0], len(lengths) * 1.0)
+        drafting.commit("")
+        drafting.grow()
+        assert drafting.stream.idle and not drafting.tree.num_pieces
+        lengths.append(drafting.state.length)
+    assert lengths == [parts * engine.chunk_tokens for parts in (0, 5, 7, 10)]
+    now[0] = 1e6
+    drafting.commit("The")
+    drafting.grow(200)
     assert SCRIPT.startswith("The" + drafting.best())
 
 

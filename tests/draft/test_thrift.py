@@ -58,6 +58,32 @@ def test_the_likeliest_places_are_looked_at_before_anything_is_known() -> None:
     assert not Thrift().pays(0.01)
 
 
+def test_reading_takes_no_more_than_its_share_of_the_time_since_the_question(
+    clock: list[float],
+) -> None:
+    it = Thrift()
+    assert not it.may_read(), "the target has not read it, either"
+    clock[0] += 2.0
+    reads = 0
+    while it.may_read():
+        it.read(30.0)
+        reads += 1
+    assert reads == 20
+    clock[0] += 0.1
+    assert it.may_read()
+    it.read(30.0)
+    assert not it.may_read()
+
+
+def test_what_a_reading_delays_is_not_how_fast_the_answer_grows(clock: list[float]) -> None:
+    slow = measured(clock, round_ms=200, pass_ms=10)
+    slow.read(3_000.0)
+    clock[0] += 3.0
+    slow.committed(10)
+    assert slow.pays(0.13)
+    assert not slow.pays(0.12)
+
+
 class ThreePasses:
     """Hangs one piece a pass, and none after the third behind each commit."""
 

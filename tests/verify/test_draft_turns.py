@@ -21,9 +21,28 @@ def begun() -> DraftTurns:
     return turns
 
 
-def test_nobody_waits_while_the_prompt_is_read() -> None:
+def test_nobody_waits_before_the_target_has_read_the_prompt() -> None:
     assert DraftTurns(COST).max_wait_ms() == 0.0
     assert begun().max_wait_ms() > 0.0
+
+
+def test_the_first_turn_is_worth_a_part_of_what_the_prompt_took_and_of_what_is_left() -> None:
+    turns = DraftTurns(COST)
+    turns.prompt_read(2_000.0, tokens_left=63)
+    assert turns.max_wait_ms() == pytest.approx(800.0)
+    turns.prompt_read(2_000.0, tokens_left=1)
+    assert turns.max_wait_ms() == pytest.approx(0.2 * 226.0)
+    turns.prompt_read(2_000.0, tokens_left=0)
+    assert turns.max_wait_ms() == 0.0
+
+
+def test_a_first_turn_that_takes_too_long_says_nothing_of_the_others() -> None:
+    turns = DraftTurns(COST)
+    turns.prompt_read(2_000.0, tokens_left=63)
+    turns.waited_in_vain(800.0)
+    assert turns.max_wait_ms() == 0.0
+    turns.done(None)
+    assert turns.max_wait_ms() == begun().max_wait_ms() > 0.0
 
 
 def test_a_turn_is_waited_for_while_it_brings_more_than_it_takes() -> None:
