@@ -157,7 +157,8 @@ def test_on_a_shared_machine_a_long_prompt_is_read_a_part_at_a_time(
         now[0] = max(now[0], len(lengths) * 1.0)
         drafting.commit("")
         drafting.grow()
-        assert drafting.stream.idle and not drafting.tree.num_pieces
+        assert drafting.stream.idle
+        assert not drafting.tree.num_pieces
         lengths.append(drafting.state.length)
     assert lengths == [parts * engine.chunk_tokens for parts in (0, 5, 7, 10)]
     now[0] = 1e6
