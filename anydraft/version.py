@@ -2,7 +2,7 @@
 
 from importlib.metadata import PackageNotFoundError, version
 
-PROTOCOL_REVISION = 2
+PROTOCOL_REVISION = 3
 """Raised when a message changes its meaning; fields that are merely added leave it alone."""
 
 try:

@@ -138,7 +138,7 @@ class DraftingLoop:
             self._has_grown = False
             self._tree.commit(verdict.text.encode())
             self._outbox.forget_decided()
-            self._stream.commit(verdict.text)
+            self._stream.commit(verdict.text, turn_ms=verdict.turn_ms)
             # Only now: what went wrong with it must not be forgotten by a pass that asks again.
             self._verdicts.popleft()
 
@@ -149,7 +149,7 @@ class DraftingLoop:
         draft = self._outbox.take(self._credit_pieces, self._credit_bytes)
         if draft is None and self._has_nothing_to_say():
             self._silent_at = self._tree.committed_bytes
-            draft = self._outbox.nothing()
+            draft = self._outbox.nothing(needs_ms=self._stream.needs_ms)
         return draft
 
     def _is_held_back(self) -> bool:

@@ -53,9 +53,11 @@ class Outbox:
             return None
         return Draft(first_piece=first, base_bytes=self._tree.committed_bytes, pieces=pieces)
 
-    def nothing(self) -> Draft:
-        """A draft that says: nothing follows the committed text, do not wait for it."""
-        return Draft(first_piece=self._newest + 1, base_bytes=self._tree.committed_bytes)
+    def nothing(self, *, needs_ms: float = 0.0) -> Draft:
+        """A draft that says: nothing follows the committed text, do not wait for it. `needs_ms` is
+        `Draft.needs_ms`."""
+        base_bytes = self._tree.committed_bytes
+        return Draft(first_piece=self._newest + 1, base_bytes=base_bytes, needs_ms=needs_ms)
 
     def _fits(self, node: Node, credit_bytes: int) -> bool:
         if node.parent is not None and node.parent not in self._sent:

@@ -13,6 +13,7 @@ from verify_node.draft_trial import DraftTrial
 from verify_node.draft_turns import DraftTurns
 from verify_node.step_cost import StepCost
 from verify_node.target import DraftToken
+from verify_node.turn_record import TurnRecord
 
 _MEMORY = 0.95
 """How much of the record stays with each position that was checked. About twenty positions, some
@@ -36,10 +37,11 @@ _BORNE_AT_FIRST = 0.5
 class DraftPolicy:
     """The record of one session's drafts."""
 
-    def __init__(self, cost: StepCost) -> None:
+    def __init__(self, cost: StepCost, turn_record: TurnRecord | None = None) -> None:
+        """`turn_record`: what turns have brought in other sessions."""
         self._cost = cost
         self._trial = DraftTrial()
-        self.turns = DraftTurns(cost)
+        self.turns = DraftTurns(cost, turn_record or TurnRecord(cost))
         """Of a drafter that takes turns; of any other, `arrived` and `waited_in_vain` tell."""
         self._expected = 1.0
         self._observed = 1.0
@@ -88,10 +90,6 @@ class DraftPolicy:
         worth = self._brings / self._tokens_per_ms - checking_ms
         return worth if self._arrival_ms < worth else 0.0
 
-    def max_turn_ms(self) -> float:
-        """The same for a drafter on the target's own cores to be done; see `DraftTurns`."""
-        return self.turns.max_wait_ms() if self._trial.drafts_wanted else 0.0
-
     def arrived(self, delay_ms: float) -> None:
         """A usable draft came this long after the session could have used one."""
         if self._has_arrived:
@@ -114,13 +112,14 @@ class DraftPolicy:
     ) -> None:
         """A step checked this tree, and accepted the tokens at these indices of it; `was_awaited`:
         it came, or the drafter was done, after the step could have been taken."""
+        if was_awaited:
+            self.turns.brought(len(path))
         if not draft:
             self._rounds_without += 1
             return
         self._rounds_without = 0
         if was_awaited:
             self._brings += _WEIGHT * (len(path) - self._brings)
-            self.turns.brought(len(path))
         # What hangs elsewhere says nothing: the target never got to answer it.
         reached, of_parent = -1, 1.0
         for accepted in [*path, None]:

@@ -1,90 +1,124 @@
 """What is learnt of one session's drafter where it takes turns with the target, on the same cores.
 
-Whether to wait for the drafter to be done is decided here; how drafts are believed, and whether
-they are wanted at all, is for `DraftPolicy`.
+Beside a turn no step runs, and beside a step no turn: both at once are slower than one after the
+other, and a step more so, since each thread that is held up delays all of them. So a drafter gets
+credit only with a turn, and a turn only where it is expected to be worth its time. How drafts are
+believed, and whether they are wanted at all, is for `DraftPolicy`.
 """
 
 from __future__ import annotations
 
 from verify_node.step_cost import StepCost
+from verify_node.turn_record import TurnRecord
 
 _WEIGHT = 0.2
-"""Of a new turn in running means: about five turns."""
-_FIRST_TRY_TURNS = 8
-"""That nobody waited for, before waiting is tried again; doubles, so that waits in vain, of a step
-at most, stay below one in ten and become rare."""
-_FIRST_TURN_SHARE = 0.4
-"""Of the time that the target took to read the prompt, which the drafter's first turn may take: it
-reads for a part of that (`draft_node.drafters.thrift`), and makes its first passes."""
-_WORTH_SHARE = 0.2
-"""Of the time that the rest of the answer would take without drafts, the same: what drafting saves
-where it gains a quarter."""
+"""Of a new turn in the running mean of what they take: about five turns."""
+_BRINGS_WEIGHT = 0.1
+"""The same of what they bring, which varies much more. With 0.2, assistants that gain a tenth to a
+quarter lost a third of that to turns that were given up by bad luck (a simulation, 64 tokens); with
+0.05, those of no use cost twice as much."""
+_FIRST_TRY_TURNS = 16
+"""That were not worth granting, before one is granted all the same, as text changes; doubles. One
+in sixteen, half a step long, is what a useless assistant may cost."""
+_READING_SHARE = 0.4
+"""Of the time since the question came, which the drafter may take to read the prompt: how long the
+answer will be is not known, and one that ends soon must not have paid for drafts that never
+came."""
+_MARGIN = 1.25
+"""How much longer than it was said to take a turn is waited for. The drafter's clock starts later,
+when the verdict has come, and its estimates vary."""
 
 
 class DraftTurns:
     """The record of one session's turns."""
 
-    def __init__(self, cost: StepCost) -> None:
+    def __init__(self, cost: StepCost, record: TurnRecord) -> None:
+        """`record`: of the turns of all sessions; it hears of this session's."""
         self._cost = cost
-        self._brings = 1.0
-        """Tokens that were accepted of drafts that were waited for, a round; taken to be one until
-        that is known."""
+        self._record = record
+        self._brings: float | None = None
+        """Tokens that were accepted of drafts that were waited for, a round; None until that is
+        known, or no longer believed."""
         self._takes_ms: float | None = None
-        """How long the drafter is at it; None until that is known."""
-        self._missed = 0
-        """Turns since one was last waited for."""
+        """How long the drafter is at it; None as above."""
+        self._needs_ms = 0.0
+        """What the drafter must read before it can draft takes so long."""
+        self._is_first = True
+        """Whether the drafter has not been done with a turn yet: it reads the prompt in its
+        first."""
+        self._is_passed_over = False
+        self._skipped = 0
+        """Turns that were not granted since the last one was."""
         self._tries_after = _FIRST_TRY_TURNS
-        self._has_begun = False
-        self._first_ms = 0.0
-        """How long the first turn is worth."""
 
-    def prompt_read(self, took_ms: float, tokens_left: int) -> None:
-        """The target has read the prompt in that time, and so many tokens may follow. Now the
-        drafter reads it, on its first turn: beside a step, where each thread that is held up
-        delays all of them, that costs much more."""
-        worth = _WORTH_SHARE * tokens_left * self._cost.ms(1)
-        self._first_ms = min(worth, _FIRST_TURN_SHARE * took_ms)
+    def begin(self) -> None:
+        """The target has read the prompt; turns may follow."""
+        prior = self._record.next_session()
+        self._is_passed_over = prior is None
+        self._brings = prior
 
-    def max_wait_ms(self) -> float:
-        """How long a step is worth delaying for the drafter to be done.
+    def next_ms(self, since_asked_ms: float, tokens_left: int) -> float:
+        """How long the step behind the next verdict is delayed for the drafter to be done, at most;
+        0: it gets no turn. Asked once for each verdict.
 
         Waiting w and then checking pays while (w + t_v) / (1 + b) < t_T, with b the draft tokens
-        that steps after a turn have been accepting, of about twice as many. 0 while turns take
-        longer; that is tried again after ever more turns, since one that nobody waits for shows
-        only how slow both are at once.
+        that steps after a turn have been accepting, of about twice as many. Reading pays while it
+        takes no more than drafts are expected to save in the rest of the answer.
         """
-        if not self._has_begun:
-            return self._first_ms
-        checking_ms = self._cost.ms(1 + round(2 * self._brings))
-        worth = (1 + self._brings) * self._cost.ms(1) - checking_ms
-        comes_in_time = self._takes_ms is None or self._takes_ms < worth
-        return max(worth, 0.0) if comes_in_time else 0.0
+        if self._is_passed_over or tokens_left <= 0:
+            return 0.0
+        if not (self._is_first or self._needs_ms):
+            return self._usual_ms()
+        rest_ms = tokens_left * self._cost.ms(1)
+        affordable = min(self._record.saves * rest_ms, _READING_SHARE * since_asked_ms)
+        if not self._needs_ms:
+            return affordable
+        needs = _MARGIN * self._needs_ms
+        return needs if needs <= affordable else 0.0
 
-    def done(self, ms: float | None) -> None:
+    def _usual_ms(self) -> float:
+        worth = self._worth_ms()
+        if self._takes_ms is None or self._takes_ms < worth:
+            self._skipped = 0
+            return worth
+        self._skipped += 1
+        if self._skipped < self._tries_after:
+            return 0.0
+        self._tries_after *= 2
+        self._skipped, self._takes_ms, self._brings = 0, None, None
+        return self._worth_ms()
+
+    def _worth_ms(self) -> float:
+        brings = 1.0 if self._brings is None else self._brings
+        return self._record.worth_ms(brings)
+
+    def done(self, ms: float | None, *, needs_ms: float = 0.0) -> None:
         """The drafter was done so long after the step could have been taken; None: the step had
-        been taken, which makes any turn long."""
+        been taken, which makes any turn long. `needs_ms`: it could not draft, since it has text to
+        read first, which takes so long."""
+        self._needs_ms = needs_ms
+        if needs_ms:
+            return
         # The first one tells how long the drafter took to read the prompt, no more.
-        is_first, self._has_begun = not self._has_begun, True
-        if is_first:
-            return
-        if ms is not None:
+        is_first, self._is_first = self._is_first, False
+        if ms is not None and not is_first:
             self._expect(ms)
-            self._missed = 0
-            return
-        self._missed += 1
-        if self._missed >= self._tries_after:
-            self._tries_after *= 2
-            self._missed, self._takes_ms, self._brings = 0, None, 1.0
+            self._record.took(ms)
 
     def waited_in_vain(self, waited_ms: float) -> None:
         """The step was taken before the drafter was done: say it takes twice as long."""
-        if self._has_begun:
+        if self._is_first or self._needs_ms:
+            self._needs_ms = 2 * waited_ms
+        else:
             self._expect(2 * waited_ms)
-        self._first_ms = 0.0
 
     def brought(self, num_accepted: int) -> None:
         """A step that was delayed for a turn accepted so many draft tokens."""
-        self._brings += _WEIGHT * (num_accepted - self._brings)
+        if self._brings is None:
+            self._brings = float(num_accepted)
+        else:
+            self._brings += _BRINGS_WEIGHT * (num_accepted - self._brings)
+        self._record.brought(num_accepted)
 
     def _expect(self, ms: float) -> None:
         if self._takes_ms is None:

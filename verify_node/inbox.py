@@ -25,6 +25,7 @@ class Mail:
     declined_at: int | None = None
     declined_when: float = 0.0
     """By `time.perf_counter`."""
+    declined_needs_ms: float = 0.0
     expects_drafts: bool | None = None
     closed: bool = False
 
@@ -40,8 +41,8 @@ class SessionHandle:
     def offer(self, offer: Offer) -> None:
         self._inbox.offer(self, offer)
 
-    def decline(self, num_committed: int) -> None:
-        self._inbox.decline(self, num_committed)
+    def decline(self, num_committed: int, needs_ms: float = 0.0) -> None:
+        self._inbox.decline(self, num_committed, needs_ms)
 
     def expect_drafts(self, expected: bool) -> None:
         self._inbox.expect_drafts(self, expected)
@@ -72,10 +73,11 @@ class Inbox:
             if offer.tokens:
                 mail.first_offers.setdefault(offer.num_committed, time.perf_counter())
 
-    def decline(self, session: SessionHandle, num_committed: int) -> None:
+    def decline(self, session: SessionHandle, num_committed: int, needs_ms: float) -> None:
         with self._changed:
             mail = self._of(session)
             mail.declined_at, mail.declined_when = num_committed, time.perf_counter()
+            mail.declined_needs_ms = needs_ms
 
     def expect_drafts(self, session: SessionHandle, expected: bool) -> None:
         with self._changed:

@@ -50,6 +50,9 @@ class ScheduledSession:
         taken and before it is."""
         self._drafter_alive = request.expects_drafts
         self._in_turn = request.drafts_in_turn
+        self.turn_ms = 0.0
+        """How long the drafter's turn behind the newest block may take, where it takes turns; 0: it
+        has none."""
         self._declined_at = -1
         """The length of the answer behind which the drafter has nothing to say."""
         self._spoiled_at = -1
@@ -83,20 +86,23 @@ class ScheduledSession:
         """Draft tokens of all branches that the cache has places for in the next step."""
         return self.request.kv_tokens + BRANCH_SLOTS - self.num_committed
 
-    def room_behind(self, num_tokens: int) -> int:
-        """Draft tokens worth having behind that many further tokens; none while the session is
-        faster without."""
-        return max(self.room - num_tokens, 0) if self.policy.drafts_wanted else 0
+    def room_behind(self, num_tokens: int, now: float) -> int:
+        """Draft tokens worth having behind a block of that many tokens; none while the session is
+        faster without. A drafter that takes turns has its turn with them: once for each block."""
+        room = max(self.room - num_tokens, 0) if self.policy.drafts_wanted else 0
+        if not self._in_turn:
+            return room
+        if not self.answer_ids:
+            self.policy.turns.begin()
+        self.turn_ms = self.policy.turns.next_ms((now - self._began_at) * 1e3, room)
+        return room if self.turn_ms else 0
 
     def commit(
         self, token_ids: Sequence[int], num_cached: int, slots: Sequence[int], now: float
     ) -> None:
         """The answer grew by `token_ids`. The cache keeps its first `num_cached` tokens and those
         that the step has put at `slots` behind them. What is left of the draft is held on."""
-        is_first = not self.answer_ids
         self.answer_ids.extend(token_ids)
-        if is_first:
-            self.policy.turns.prompt_read((now - self._began_at) * 1e3, self.room)
         self.cache.keep(num_cached, slots)
         self.draft = behind(self.draft, token_ids)
         self.was_awaited = False
@@ -126,7 +132,7 @@ class ScheduledSession:
         if mail.expects_drafts is not None:
             self._drafter_alive = mail.expects_drafts
         if mail.declined_at is not None:
-            self._hear_decline(mail.declined_at, mail.declined_when)
+            self._hear_decline(mail.declined_at, mail.declined_when, mail.declined_needs_ms)
         if self._awaits_draft and not self._in_turn:
             self._awaited = (len(self.answer_ids), self.ready_at)
         if self._awaited is not None:
@@ -149,7 +155,7 @@ class ScheduledSession:
         only session; 0 when there is one, and before the first token."""
         if not self._awaits_draft:
             return 0.0
-        return self.policy.max_turn_ms() if self._in_turn else self.policy.max_wait_ms()
+        return self.turn_ms if self._in_turn else self.policy.max_wait_ms()
 
     def due_at(self) -> float:
         """When its next step should be taken, with or without a draft, if it is the only
@@ -171,12 +177,13 @@ class ScheduledSession:
             self._awaited = (len(self.answer_ids), self.ready_at)
         return waited_ms
 
-    def _hear_decline(self, num_committed: int, when: float) -> None:
+    def _hear_decline(self, num_committed: int, when: float, needs_ms: float) -> None:
         # What is said before the first token is not about a turn: the prompt is being read.
         if self._in_turn and num_committed > max(self._declined_at, 0):
-            self.was_awaited = num_committed == len(self.answer_ids)
+            in_time = num_committed == len(self.answer_ids)
             turn_ms = max(when - self.ready_at, 0.0) * 1e3
-            self.policy.turns.done(turn_ms if self.was_awaited else None)
+            self.policy.turns.done(turn_ms if in_time else None, needs_ms=needs_ms)
+            self.was_awaited = in_time and not needs_ms
         self._declined_at = num_committed
 
     def _note_arrival(self, mail: Mail, num_committed: int, since: float) -> None:

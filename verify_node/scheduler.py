@@ -37,6 +37,7 @@ from verify_node.target import (
     TargetSession,
 )
 from verify_node.token_chooser import score_token
+from verify_node.turn_record import TurnRecord
 
 _log = logging.getLogger(__name__)
 
@@ -63,6 +64,7 @@ class Scheduler:
         self.runner = runner
         self.stopped: Future[None] = Future()
         self._cost = cost
+        self._turn_record = TurnRecord(cost)
         self._facts = facts
         self._inbox: Inbox = Inbox()
         # From here on the step thread's own.
@@ -168,7 +170,8 @@ class Scheduler:
     def _admit(self, handle: SessionHandle) -> None:
         need = handle.request.kv_tokens
         cache = self.runner.new_cache(need + BRANCH_SLOTS)
-        session = ScheduledSession(handle, cache, DraftPolicy(self._cost), time.perf_counter())
+        policy = DraftPolicy(self._cost, self._turn_record)
+        session = ScheduledSession(handle, cache, policy, time.perf_counter())
         self._admission.admit(need)
         self._sessions[handle] = session
         handle.listener.opened()
@@ -278,16 +281,18 @@ class Scheduler:
                 session.policy.judge(
                     len(path), was_checked=bool(draft), ms=round_ms, alone_ms=alone_ms
                 )
+        draft_room = session.room_behind(len(ids), now)
         block = Block(
             token_ids=tuple(ids),
             scores=_scores(logits, accepted, session.request.num_logprobs),
             num_drafted=len(draft),
             num_accepted=len(path),
             newest_piece=session.newest_piece if draft else 0,
-            draft_room=session.room_behind(len(ids)),
+            draft_room=draft_room,
             step_ms=step_ms,
             wait_ms=planned.wait_ms,
             num_beside=planned.num_beside,
+            turn_ms=session.turn_ms if draft_room else 0.0,
         )
         kept = session.handle.listener.commit(block)
         if kept.afterwards is not None:

@@ -147,6 +147,7 @@ def _verdict(block: TextBlock) -> verification.Verdict:
         logprobs=block.logprobs,
         credit_pieces=block.credit_pieces,
         step_ms=block.step_ms,
+        turn_ms=block.turn_ms,
     )
 
 

@@ -67,6 +67,8 @@ class TextBlock:
     """Leading bytes of `text` that were drafted and accepted."""
     logprobs: list[TokenLogprobs]
     credit_pieces: int
+    turn_ms: float
+    """`Block.turn_ms`"""
     step_ms: float
     finished: Finished | None
 
@@ -128,8 +130,8 @@ class SessionText:
         """Bytes of committed ids that are not text yet."""
         self._draft = SessionDraft(lookup)
         self._alignment_due = False
-        self._is_declined = False
-        """Whether nothing will come behind what is being aligned."""
+        self._declined: float | None = None
+        """Set where nothing will come behind what is being aligned: `Draft.needs_ms`."""
         self._offer: Offer | None = None
         """The newest, from which the target goes on by itself while the answer follows it."""
         self._over = False
@@ -144,9 +146,10 @@ class SessionText:
                 return
             if not draft.pieces:
                 if draft.base_bytes == self._draft.committed_bytes:
-                    self._is_declined = self._alignment_due
-                    if not self._is_declined:
-                        self._target.decline(len(self._ids) - self._num_prompt)
+                    if self._alignment_due:
+                        self._declined = draft.needs_ms
+                    else:
+                        self._target.decline(len(self._ids) - self._num_prompt, draft.needs_ms)
                 return
             if not self._draft.take(draft) or self._alignment_due:
                 return
@@ -161,13 +164,13 @@ class SessionText:
                 return  # the target's thread was first
             self._alignment_due = False
             snapshot = self._snapshot()
-            is_declined, self._is_declined = self._is_declined, False
+            declined, self._declined = self._declined, None
         if (offer := self._aligned(snapshot)) is not None:
             with self._lock:
                 self._keep(offer)
             self._target.offer(offer)
-        if is_declined:
-            self._target.decline(snapshot.num_committed)
+        if declined is not None:
+            self._target.decline(snapshot.num_committed, declined)
 
     # From the target's thread.
 
@@ -181,7 +184,7 @@ class SessionText:
         with self._lock:
             text = self._commit(block, cut)
             self._over = cut.reason is not None
-            self._is_declined = False
+            self._declined = None
             holds_any = self._draft.holds_any and not self._over
             misses = holds_any and (self._alignment_due or not self._has_offered())
             brief = block.num_beside > _MOST_HELD_UP
@@ -254,6 +257,7 @@ class SessionText:
             logprobs=[_logprobs(score) for score in block.scores[: cut.num_tokens]],
             # Drafters work ahead of steps: what one step could use says only whether to go on.
             credit_pieces=MAX_CREDIT_PIECES if block.draft_room else 0,
+            turn_ms=block.turn_ms,
             step_ms=block.step_ms,
             finished=self._finished(cut.reason),
         )

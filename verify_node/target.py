@@ -63,6 +63,9 @@ class Block:
     """How long the session waited for a draft before the step."""
     num_beside: int = 0
     """How many other sessions were in the step: who is slow to commit holds them up."""
+    turn_ms: float = 0.0
+    """How long the target waits for a drafter that takes turns to be done behind this block, at
+    most; 0: it has no turn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,8 +133,9 @@ class TargetSession(Protocol):
         """Replaces what was offered before, unless that was for a longer answer. Where the answer
         has moved on meanwhile, what is left of the tree behind its end counts."""
 
-    def decline(self, num_committed: int) -> None:
-        """No draft will follow the first `num_committed` tokens: do not wait for one there."""
+    def decline(self, num_committed: int, needs_ms: float = 0.0) -> None:
+        """No draft will follow the first `num_committed` tokens: do not wait for one there.
+        `needs_ms`: a drafter that takes turns would need one of that length, to read first."""
 
     def expect_drafts(self, expected: bool) -> None:
         """Whether more drafts may come; without, the session never waits."""

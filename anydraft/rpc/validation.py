@@ -56,6 +56,8 @@ def validate_draft(draft: Draft) -> None:
     """
     if len(draft.pieces) > MAX_DRAFT_PIECES:
         raise _too_many("draft.pieces", len(draft.pieces), "pieces", MAX_DRAFT_PIECES)
+    if not 0 <= draft.needs_ms < math.inf:
+        raise _out_of_range("draft.needs_ms", draft.needs_ms, "finite and 0 or more")
 
 
 def _validate_prompt(prompt: Prompt) -> None:

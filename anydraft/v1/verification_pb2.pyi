@@ -86,8 +86,9 @@ class Open(google.protobuf.message.Message):
     """
     drafts_in_turn: builtins.bool
     """The drafter computes on the verifier's own cores, where both at once are slower than one after
-    the other: after each verdict it drafts what pays, and ends with a draft without pieces. The
-    verifier may wait for that, also when it has something to check.
+    the other: it drafts only behind verdicts that give it a turn (`Verdict.turn_ms`), what pays, and
+    ends the turn with a draft without pieces. The verifier may wait for that, also when it has
+    something to check.
     """
     @property
     def spec(self) -> anydraft.v1.prompt_pb2.GenerationSpec: ...
@@ -128,12 +129,17 @@ class Draft(google.protobuf.message.Message):
     FIRST_PIECE_FIELD_NUMBER: builtins.int
     BASE_BYTES_FIELD_NUMBER: builtins.int
     PIECES_FIELD_NUMBER: builtins.int
+    NEEDS_MS_FIELD_NUMBER: builtins.int
     first_piece: builtins.int
     """The id of the first piece; the others count up. Ids start at 1 and grow with every piece of a
     session.
     """
     base_bytes: builtins.int
     """Where pieces without a parent hang."""
+    needs_ms: builtins.float
+    """Of a draft without pieces that ends a turn: the drafter has text to read before it can draft, for
+    which the turn was too short. It would take so long. Finite, 0 or more.
+    """
     @property
     def pieces(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___DraftPiece]: ...
     def __init__(
@@ -142,8 +148,9 @@ class Draft(google.protobuf.message.Message):
         first_piece: builtins.int = ...,
         base_bytes: builtins.int = ...,
         pieces: collections.abc.Iterable[global___DraftPiece] | None = ...,
+        needs_ms: builtins.float = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["base_bytes", b"base_bytes", "first_piece", b"first_piece", "pieces", b"pieces"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["base_bytes", b"base_bytes", "first_piece", b"first_piece", "needs_ms", b"needs_ms", "pieces", b"pieces"]) -> None: ...
 
 global___Draft = Draft
 
@@ -200,6 +207,7 @@ class Verdict(google.protobuf.message.Message):
     LOGPROBS_FIELD_NUMBER: builtins.int
     CREDIT_PIECES_FIELD_NUMBER: builtins.int
     STEP_MS_FIELD_NUMBER: builtins.int
+    TURN_MS_FIELD_NUMBER: builtins.int
     newest_piece: builtins.int
     """The newest piece of the draft that this step checked; 0 when the target went on by itself."""
     base_bytes: builtins.int
@@ -218,6 +226,10 @@ class Verdict(google.protobuf.message.Message):
     """
     step_ms: builtins.float
     """How long this step took."""
+    turn_ms: builtins.float
+    """With drafts in turn: how long the verifier waits for the turn that begins with this verdict, at
+    most; 0: there is none.
+    """
     @property
     def token_ids(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
         """The ids committed by this step."""
@@ -238,9 +250,10 @@ class Verdict(google.protobuf.message.Message):
         logprobs: collections.abc.Iterable[anydraft.v1.result_pb2.TokenLogprobs] | None = ...,
         credit_pieces: builtins.int = ...,
         step_ms: builtins.float = ...,
+        turn_ms: builtins.float = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["_user_text", b"_user_text", "user_text", b"user_text"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_user_text", b"_user_text", "base_bytes", b"base_bytes", "credit_pieces", b"credit_pieces", "drafted_bytes", b"drafted_bytes", "logprobs", b"logprobs", "newest_piece", b"newest_piece", "step_ms", b"step_ms", "text", b"text", "token_ids", b"token_ids", "user_text", b"user_text"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["_user_text", b"_user_text", "base_bytes", b"base_bytes", "credit_pieces", b"credit_pieces", "drafted_bytes", b"drafted_bytes", "logprobs", b"logprobs", "newest_piece", b"newest_piece", "step_ms", b"step_ms", "text", b"text", "token_ids", b"token_ids", "turn_ms", b"turn_ms", "user_text", b"user_text"]) -> None: ...
     def WhichOneof(self, oneof_group: typing.Literal["_user_text", b"_user_text"]) -> typing.Literal["user_text"] | None: ...
 
 global___Verdict = Verdict

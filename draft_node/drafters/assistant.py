@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 
 from anydraft.errors import ContextFullError
@@ -20,7 +20,7 @@ from anydraft.text.tree import Node, Piece, TextTree
 from anydraft.v1.prompt_pb2 import Prompt
 from draft_node.common_prefix import common_prefix
 from draft_node.drafters.branches import Branch, Root, follow
-from draft_node.drafters.thrift import Thrift
+from draft_node.drafters.thrift import ReadingPace, Thrift
 from draft_node.engines.base import AssistantEngine, Choices
 
 DEFAULT_MIN_PROBABILITY = 0.001
@@ -53,6 +53,7 @@ class AssistantDrafter:
     shares_machine: bool = False
     """Whether the target computes on the same cores. A prompt is then read only once the target has
     read it, for the user would wait for the sum of both, and passes must pay (`Thrift`)."""
+    pace: ReadingPace = field(default_factory=ReadingPace)
 
     @property
     def context_tokens(self) -> int:
@@ -91,15 +92,17 @@ class AssistantStream:
         root."""
         self._root: Root | None = None
         self._branches: dict[Node, Branch] = {}
-        self._thrift = Thrift() if drafter.shares_machine else None
+        self._thrift = Thrift(drafter.pace) if drafter.shares_machine else None
         self.idle = drafter.shares_machine
+        self.needs_ms = 0.0
 
-    def commit(self, text: str) -> None:
+    def commit(self, text: str, *, turn_ms: float) -> None:
         self._unmirrored += text
         self._unfollowed += text
         self.idle = False
-        if self._thrift is not None and text:
-            self._thrift.committed(len(text.encode()))
+        self.needs_ms = 0.0
+        if self._thrift is not None:
+            self._thrift.committed(len(text.encode()), turn_ms)
 
     def close(self) -> None:
         self._state.close()
@@ -177,16 +180,17 @@ class AssistantStream:
 
     def _read(self, tree: TextTree, limit: int) -> None:
         """A chunk of what the trunk lacks; behind the last, the root's branches."""
-        chunk = self._trunk[self._state.length :][: self._engine.chunk_tokens]
-        is_last = self._state.length + len(chunk) == len(self._trunk)
-        if self._thrift is not None and not is_last and not self._thrift.may_read():
-            self.idle = True
+        unread = self._trunk[self._state.length :]
+        chunk = unread[: self._engine.chunk_tokens]
+        is_last = len(chunk) == len(unread)
+        if self._thrift is not None and (needs_ms := self._thrift.needs_ms(len(unread))):
+            self.idle, self.needs_ms = True, needs_ms
             return
         started = time.perf_counter()
         choices = self._state.read(chunk, wanted=is_last)
         if choices is None:
             if self._thrift is not None:
-                self._thrift.read((time.perf_counter() - started) * 1e3)
+                self._thrift.read(len(chunk), (time.perf_counter() - started) * 1e3)
         else:
             self._root = Root(tree.committed_bytes)
             self._hang(self._root, None, 0.0, choices, tree, limit)

@@ -19,8 +19,14 @@ class DraftStream(Protocol):
     def idle(self) -> bool:
         """Whether `grow` has nothing more to do until the next `commit`."""
 
-    def commit(self, text: str) -> None:
-        """Text was committed, after the tree has heard of it; empty when only room was made."""
+    @property
+    def needs_ms(self) -> float:
+        """Of a stream that drafts in turn with the target and is idle: how long a turn it would
+        need, to read first; 0 where its turn was long enough."""
+
+    def commit(self, text: str, *, turn_ms: float) -> None:
+        """Text was committed, after the tree has heard of it; empty when only room was made.
+        `turn_ms`: how long a stream that drafts in turn may do so now."""
 
     def worth(self, tree: TextTree) -> float:
         """What the next `grow` is worth beside those of other sessions: the chance that what it

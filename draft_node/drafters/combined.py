@@ -37,9 +37,13 @@ class CombinedStream:
     def idle(self) -> bool:
         return self._lookup.idle and (self._lookup.is_sure or self._assistant.idle)
 
-    def commit(self, text: str) -> None:
-        self._lookup.commit(text)
-        self._assistant.commit(text)
+    @property
+    def needs_ms(self) -> float:
+        return self._assistant.needs_ms
+
+    def commit(self, text: str, *, turn_ms: float) -> None:
+        self._lookup.commit(text, turn_ms=turn_ms)
+        self._assistant.commit(text, turn_ms=turn_ms)
 
     def worth(self, tree: TextTree) -> float:
         return (self._assistant if self._lookup.idle else self._lookup).worth(tree)

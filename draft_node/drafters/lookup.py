@@ -69,10 +69,12 @@ class LookupStream:
         self._nodes: set[Node] = set()
         """What it hung, as far as it is held."""
         self.idle = False
+        self.needs_ms = 0.0
         self.is_sure = False
         """Whether what it says is right nearly always."""
 
-    def commit(self, text: str) -> None:
+    def commit(self, text: str, *, turn_ms: float) -> None:
+        del turn_ms
         self._uncommitted += text
         self.idle = False
 

@@ -43,10 +43,10 @@ class Drafting:
     def state(self) -> ScriptedState:
         return self.drafter.engine.states[-1]  # type: ignore[attr-defined, no-any-return]
 
-    def commit(self, text: str) -> None:
+    def commit(self, text: str, *, turn_ms: float = 1e6) -> None:
         self.committed += text
         self.tree.commit(text.encode())
-        self.stream.commit(text)
+        self.stream.commit(text, turn_ms=turn_ms)
 
     def grow(self, count: int = 1000) -> None:
         """So many passes, or until there is nothing more to do."""
@@ -136,10 +136,10 @@ def test_on_a_shared_machine_the_target_reads_first(tokenizer: TextTokenizer) ->
     assert SCRIPT.startswith("The" + drafting.best())
 
 
-def test_on_a_shared_machine_a_long_prompt_is_read_a_part_at_a_time(
+def test_on_a_shared_machine_a_long_prompt_is_read_in_a_turn_that_is_long_enough(
     tokenizer: TextTokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As many parts of 100 ms as begin within 30 % of the time since the question."""
+    """100 ms a part. What it takes is known from the first part on, and told."""
     now = [0.0]
     monkeypatch.setattr(thrift.time, "perf_counter", lambda: now[0])
     engine, _ = opened(tokenizer)
@@ -152,17 +152,22 @@ def test_on_a_shared_machine_a_long_prompt_is_read_a_part_at_a_time(
         return read(*args, **options)
 
     monkeypatch.setattr(type(drafting.state), "read", takes_time)
-    lengths = [0]
-    for _ in range(3):
-        now[0] = max(now[0], len(lengths) * 1.0)
-        drafting.commit("")
+    lengths, needs = [], []
+    for turn_ms in (200.0, 200.0, 0.0):
+        drafting.commit("", turn_ms=turn_ms)
         drafting.grow()
         assert drafting.stream.idle
         assert not drafting.tree.num_pieces
         lengths.append(drafting.state.length)
-    assert lengths == [parts * engine.chunk_tokens for parts in (0, 5, 7, 10)]
-    now[0] = 1e6
-    drafting.commit("The")
+        needs.append(drafting.stream.needs_ms)
+    assert lengths == [engine.chunk_tokens] * 3
+    num_ids = len(engine.prompt_ids) * 40
+    assert needs == [pytest.approx(100 * num_ids / engine.chunk_tokens, rel=0.2)] * 3
+    drafting.commit("", turn_ms=1.1 * needs[0])
+    drafting.grow()
+    assert drafting.tree.num_pieces
+    assert drafting.stream.needs_ms == 0.0
+    drafting.commit("The", turn_ms=1e6)
     drafting.grow(200)
     assert SCRIPT.startswith("The" + drafting.best())
 

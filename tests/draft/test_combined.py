@@ -19,7 +19,7 @@ class Drafting:
 
     def commit(self, text: str) -> None:
         self.tree.commit(text.encode())
-        self.stream.commit(text)
+        self.stream.commit(text, turn_ms=0.0)
 
     def grow(self, count: int = 100) -> None:
         while count and not self.stream.idle and self.tree.room:

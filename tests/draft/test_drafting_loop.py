@@ -222,6 +222,7 @@ class Failing:
 
     description = "failing"
     idle = False
+    needs_ms = 0.0
     left = 2
 
     def open(self, prompt: Prompt) -> Failing:
@@ -236,7 +237,7 @@ class Failing:
         self.left -= 1
         tree.hang(Piece(b"A" * self.left, -0.1) if self.left else Piece(b"B", -0.1))
 
-    def commit(self, text: str) -> None:
+    def commit(self, text: str, *, turn_ms: float) -> None:
         pass
 
     def close(self) -> None:

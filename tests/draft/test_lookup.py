@@ -19,7 +19,7 @@ class Drafting:
 
     def commit(self, text: str) -> None:
         self.tree.commit(text.encode())
-        self.stream.commit(text)
+        self.stream.commit(text, turn_ms=0.0)
 
     def grow(self, limit: int = 96) -> list[str]:
         """What the tree holds then, as one chain."""

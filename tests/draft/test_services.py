@@ -215,6 +215,7 @@ class Odd:
 
     description = "odd"
     idle = False
+    needs_ms = 0.0
 
     def __init__(self, act: Callable[[], Piece], *, at_open: bool = False) -> None:
         self.act = act
@@ -231,7 +232,7 @@ class Odd:
     def grow(self, tree: TextTree, limit: int) -> None:
         tree.hang(self.act())
 
-    def commit(self, text: str) -> None:
+    def commit(self, text: str, *, turn_ms: float) -> None:
         self.act()
 
     def close(self) -> None:

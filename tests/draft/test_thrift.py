@@ -10,7 +10,7 @@ from anydraft.text import TextTokenizer
 from anydraft.text.tree import Piece, TextTree
 from anydraft.v1.verification_pb2 import Draft, Verdict
 from draft_node.drafters import thrift
-from draft_node.drafters.thrift import Thrift
+from draft_node.drafters.thrift import ReadingPace, Thrift
 from draft_node.drafting_loop import DraftingLoop
 from draft_node.drafting_thread import DraftingThread
 
@@ -24,9 +24,9 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 def measured(clock: list[float], *, round_ms: float, pass_ms: float) -> Thrift:
     """Of an answer that grows by ten bytes a round."""
-    it = Thrift()
+    it = Thrift(ReadingPace())
     for _ in range(3):
-        it.committed(10)
+        it.committed(10, 1e6)
         clock[0] += round_ms / 1e3
     it.passed(pass_ms)
     it.looked(4.0)
@@ -49,43 +49,51 @@ def test_a_slower_target_makes_passes_pay_again(clock: list[float]) -> None:
     it = measured(clock, round_ms=25, pass_ms=10)
     for _ in range(40):
         clock[0] += 0.4
-        it.committed(10)
+        it.committed(10, 1e6)
     assert it.pays(0.2)
 
 
 def test_the_likeliest_places_are_looked_at_before_anything_is_known() -> None:
-    assert Thrift().pays(0.9)
-    assert not Thrift().pays(0.01)
+    assert Thrift(ReadingPace()).pays(0.9)
+    assert not Thrift(ReadingPace()).pays(0.01)
 
 
-def test_reading_takes_no_more_than_its_share_of_the_time_since_the_question(
-    clock: list[float],
-) -> None:
-    it = Thrift()
-    assert not it.may_read(), "the target has not read it, either"
-    clock[0] += 2.0
-    reads = 0
-    while it.may_read():
-        it.read(30.0)
-        reads += 1
-    assert reads == 20
+def test_a_text_is_read_in_one_turn_or_not_at_all(clock: list[float]) -> None:
+    pace = ReadingPace()
+    it = Thrift(pace)
+    it.committed(10, 200.0)
+    assert it.needs_ms(1_000) == 0.0, "nobody knows what it takes"
+    it.read(100, 50.0)
+    assert it.needs_ms(300) == 0.0
+    assert it.needs_ms(900) == pytest.approx(450.0)
     clock[0] += 0.1
-    assert it.may_read()
-    it.read(30.0)
-    assert not it.may_read()
+    assert it.needs_ms(300) == pytest.approx(150.0)
+    assert Thrift(pace).needs_ms(900) == 0.0, "of a turn without end"
+    it.committed(10, 500.0)
+    assert it.needs_ms(900) == 0.0
+
+
+def test_no_pass_is_begun_that_would_end_behind_the_turn(clock: list[float]) -> None:
+    it = measured(clock, round_ms=200, pass_ms=10)
+    it.committed(10, 30.0)
+    assert it.pays(0.9)
+    clock[0] += 0.025
+    assert not it.pays(0.9)
 
 
 def test_what_a_reading_delays_is_not_how_fast_the_answer_grows(clock: list[float]) -> None:
     slow = measured(clock, round_ms=200, pass_ms=10)
-    slow.read(3_000.0)
+    slow.read(1_000, 3_000.0)
     clock[0] += 3.0
-    slow.committed(10)
+    slow.committed(10, 1e6)
     assert slow.pays(0.13)
     assert not slow.pays(0.12)
 
 
 class ThreePasses:
     """Hangs one piece a pass, and none after the third behind each commit."""
+
+    needs_ms = 0.0
 
     def __init__(self) -> None:
         self.left = 3
@@ -94,7 +102,7 @@ class ThreePasses:
     def idle(self) -> bool:
         return self.left == 0
 
-    def commit(self, text: str) -> None:
+    def commit(self, text: str, *, turn_ms: float) -> None:
         self.left = 3
 
     def worth(self, tree: TextTree) -> float:

@@ -26,6 +26,7 @@ class KnowingDrafter:
 
 class _KnowingStream:
     idle = False
+    needs_ms = 0.0
 
     def __init__(self, drafter: KnowingDrafter, truth: str) -> None:
         self._drafter = drafter
@@ -54,7 +55,7 @@ class _KnowingStream:
             text = wrong
         self._tip = tree.hang(Piece(text, -0.05), tip)
 
-    def commit(self, text: str) -> None:
+    def commit(self, text: str, *, turn_ms: float) -> None:
         del text
         self.idle = False
 
@@ -66,6 +67,7 @@ class RandomStream:
     """Bytes out of nowhere, anywhere in the tree, sure of themselves."""
 
     idle = False
+    needs_ms = 0.0
 
     def __init__(self, seed: int) -> None:
         self._random = random.Random(seed)
@@ -89,7 +91,7 @@ class RandomStream:
         points = [self._random.choice("abc \n<|im_end|>é世🙂") for _ in range(4)]
         return Piece("".join(points).encode(), 0.0)
 
-    def commit(self, text: str) -> None:
+    def commit(self, text: str, *, turn_ms: float) -> None:
         del text
 
     def close(self) -> None:

@@ -89,25 +89,26 @@ def test_nobody_waits_at_first() -> None:
     assert policy.max_wait_ms() == 0.0
 
 
-def test_a_turn_is_waited_for_by_what_turns_have_brought() -> None:
+def test_turns_are_worth_what_drafts_brought_that_were_waited_for() -> None:
     policy = DraftPolicy(SLOW)
+    policy.turns.begin()
     policy.turns.done(5_000.0)
-    at_first = policy.max_turn_ms()
+    at_first = policy.turns.next_ms(1e6, 100)
     for _ in range(10):
         policy.checked(CHAIN, [0, 1], was_awaited=False)
-    assert policy.max_turn_ms() == at_first, "nobody waited for these"
+    assert policy.turns.next_ms(1e6, 100) == at_first, "nobody waited for these"
     for _ in range(10):
         policy.checked(CHAIN, [0, 1], was_awaited=True)
-    assert policy.max_turn_ms() > at_first > 0
+    assert policy.turns.next_ms(1e6, 100) > at_first > 0
 
 
-def test_no_turn_is_waited_for_while_drafting_is_paused() -> None:
+def test_a_turn_whose_draft_is_not_even_checked_has_brought_nothing() -> None:
     policy = DraftPolicy(SLOW)
+    policy.turns.begin()
     policy.turns.done(5_000.0)
-    assert policy.max_turn_ms() > 0.0
-    while policy.drafts_wanted:
-        policy.judge(0, was_checked=True, ms=280.0, alone_ms=226.0)
-    assert policy.max_turn_ms() == 0.0
+    before = policy.turns.next_ms(1e6, 100)
+    policy.checked([], [], was_awaited=True)
+    assert policy.turns.next_ms(1e6, 100) < before
 
 
 def test_waiting_pays_on_a_slow_target_and_not_on_a_fast_one() -> None:

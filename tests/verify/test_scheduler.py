@@ -17,6 +17,7 @@ from tests import models_zoo
 from tests.greedy import decided_answer, generate
 from tests.sampled import decided_seeds
 from verify_node.draft_policy import DraftPolicy
+from verify_node.draft_turns import DraftTurns
 from verify_node.runners.proof import choose_runner
 from verify_node.sampling_settings import SamplingSettings
 from verify_node.scheduler import Scheduler, SchedulerLimits
@@ -353,7 +354,7 @@ def test_no_draft_is_waited_for_beside_other_sessions() -> None:
 
 def test_a_turn_is_waited_for_with_a_draft_at_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     """A drafter on the target's cores; what it says last is that it is done."""
-    monkeypatch.setattr(DraftPolicy, "max_turn_ms", lambda _: 60_000.0)
+    monkeypatch.setattr(DraftTurns, "next_ms", lambda *_: 60_000.0)
     model = models_zoo.build("llama")
     truth = reference(model, [5, 6, 7])
     target = scheduler_of(model)

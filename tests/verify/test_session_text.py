@@ -32,7 +32,7 @@ class FakeTarget:
     def offer(self, offer: Offer) -> None:
         self.offers.append(offer)
 
-    def decline(self, num_committed: int) -> None:
+    def decline(self, num_committed: int, needs_ms: float = 0.0) -> None:
         self.declined.append(num_committed)
 
     def expect_drafts(self, expected: bool) -> None:
