@@ -153,8 +153,8 @@ class KvMemory:
         return prefix.cache
 
     def _copy(self, session: ScheduledSession, prefix: Prefix, length: int) -> SessionCache | None:
-        """A copy of its beginning: a thousandth of the time that computing it takes. None where
-        there is only room for one of both."""
+        """A copy of its beginning, in about a hundredth of the time that computing it takes. None
+        where there is only room for one of both."""
         while not self._pool.take(session, session.num_committed):
             oldest = self._prefixes.prefixes[0]
             if oldest is prefix:

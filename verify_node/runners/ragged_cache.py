@@ -5,7 +5,10 @@ does: a copy of a long text's keys and values would hold up every session of the
 
 Blocks that lie anywhere would let sessions share a prefix's memory. But attention on a CPU wants
 the keys of a head side by side, and gathering them first reads and writes all of a session's cache
-in each step.
+in each step: 0.78x of the speed with one session of 2,000 tokens, 0.29x with 16 of 500
+(`benchmarks/kv_layout.py`; the mappings are at 1.00x and 1.02x of buffers from the allocator). So a
+session that begins with what another has computed gets a copy of it: 2,000 tokens in 18 ms, but the
+memory of each is its own.
 """
 
 from __future__ import annotations
