@@ -1,6 +1,6 @@
 """Many clients on a node with memory for few, some of which leave: is every text the right one?
 
-Each client asks one of 24 questions, again and again, greedy or with a seed; half of them begin
+Each client asks one of 12 questions, again and again, greedy or with a seed; half of them begin
 alike. Some cancel in the middle, hang up, or give the answer too little time. What was said until
 then must be the beginning of what the node says with nobody beside it, or all of that. Memory is
 looked at meanwhile: it must stay within the budget and what the node takes besides.
@@ -36,10 +36,10 @@ from benchmarks._common import (
 )
 
 SECONDS, SHORT_SECONDS = 600.0, 60.0
-CLIENTS, QUESTIONS = 64, 24
-_KV_TOKENS = 16 * 300
+CLIENTS, QUESTIONS = 64, 12
+_KV_TOKENS = 16 * 150
 """For 16 of the clients."""
-_NEW_TOKENS = 120
+_NEW_TOKENS = 80
 _ENDS = ("whole", "whole", "whole", "cancel", "hang up", "deadline")
 _SOME_TOKENS = 60
 _DEADLINE_S = 3.0

@@ -21,6 +21,8 @@ _log = logging.getLogger(__name__)
 _GROWTH_TOKENS = 64
 """That each session is expected to grow by soon. Room for that is left when one is placed: who is
 placed too early is parked soon, and read again."""
+_LEAST_ALIKE = 16
+"""Tokens in which texts must agree for it to be worth a copy."""
 _MOST_PREFIXES = 128
 """Each has its own mappings of memory, of which a process may have 65,530."""
 
@@ -35,7 +37,8 @@ class KvMemory:
         self._runner = runner
         self._pool = pool
         self._most_tokens = min(most_tokens, pool.num_blocks * pool.block_tokens) + BRANCH_SLOTS
-        self._prefixes = PrefixCache(pool.block_tokens)
+        self._least_alike = min(pool.block_tokens, _LEAST_ALIKE)
+        self._prefixes = PrefixCache(self._least_alike)
         self._copy_of = runner.copy_of if keeps_prefixes else None
 
     @property
@@ -176,7 +179,7 @@ class KvMemory:
         if like is not None and agreed == len(ids):
             self._prefixes.use(like)
             return False
-        if len(ids) < self._pool.block_tokens:
+        if len(ids) < self._least_alike:
             return False
         for shorter in self._prefixes.contained_in(tenant, ids):
             self._give_up(shorter)

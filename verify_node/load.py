@@ -21,6 +21,7 @@ from verify_node.runners.context_limit import context_tokens
 from verify_node.runners.model_facts import vocabulary_size
 from verify_node.runners.packed_linear import pack_linears
 from verify_node.runners.proof import choose_runner
+from verify_node.runners.reserved_memory import GPU_TOKENS
 from verify_node.scheduler import BLOCK_TOKENS, MAX_WAIT_S, MAX_WAITING, Scheduler, SchedulerLimits
 from verify_node.served_model import ServedModel
 from verify_node.target import TargetFacts
@@ -96,6 +97,7 @@ def load(options: LoadOptions) -> ServedModel:
         max_step_tokens=options.max_step_tokens,
         max_waiting=options.max_waiting,
         max_wait_s=options.max_wait_s,
+        block_tokens=_block_tokens(model),
         keeps_prefixes=options.keeps_prefixes,
     )
     _log.info(
@@ -120,17 +122,22 @@ def _dtype(name: str, device_map: str) -> torch.dtype | str:
 def _kv_tokens(model: PreTrainedModel, kv_bytes: int | None, context: int) -> int:
     """Whole blocks. Where no budget is set, at least one full context, as far as the model's own
     limit goes."""
-    per_token = _bytes_per_token(model)
+    per_token, block_tokens = _bytes_per_token(model), _block_tokens(model)
     if kv_bytes is not None:
-        num_blocks = kv_bytes // (per_token * BLOCK_TOKENS)
+        num_blocks = kv_bytes // (per_token * block_tokens)
         if not num_blocks:
             raise InvalidRequestError(
-                f"--kv-bytes {kv_bytes} holds no block of {BLOCK_TOKENS} tokens, each of which "
+                f"--kv-bytes {kv_bytes} holds no block of {block_tokens} tokens, each of which "
                 f"takes {per_token} bytes of this model. Give it more.",
                 reason="KV_TOO_SMALL",
             )
-        return num_blocks * BLOCK_TOKENS
+        return num_blocks * block_tokens
     return max(int(_free_bytes(model) * _KV_MEMORY_SHARE / per_token), context)
+
+
+def _block_tokens(model: PreTrainedModel) -> int:
+    """As caches take memory: on a GPU in larger pieces."""
+    return BLOCK_TOKENS if model.device.type == "cpu" else GPU_TOKENS
 
 
 def _free_bytes(model: PreTrainedModel) -> int:

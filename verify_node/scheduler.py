@@ -63,6 +63,8 @@ class SchedulerLimits:
     """Sessions that wait for a place."""
     max_wait_s: float = MAX_WAIT_S
     """For which each of them does."""
+    block_tokens: int = BLOCK_TOKENS
+    """Of the pool that memory is taken from."""
     keeps_prefixes: bool = True
     """Whether what an ended session has computed is kept for those that begin as it does."""
 
@@ -89,7 +91,7 @@ class Scheduler:
         )
         self._memory = KvMemory(
             runner,
-            KvPool(-(-limits.kv_tokens // BLOCK_TOKENS), BLOCK_TOKENS),
+            KvPool(-(-limits.kv_tokens // limits.block_tokens), limits.block_tokens),
             most_tokens=facts.context_tokens,
             keeps_prefixes=limits.keeps_prefixes,
         )

@@ -124,8 +124,13 @@ class Memory(RuleBasedStateMachine):
         assert who.cache.ids == tenants_ids(who.request.tenant, ids[:cached])
 
     @rule(who=sessions, tokens=st.integers(1, 9))
-    def read(self, who: ScheduledSession, tokens: int) -> None:
-        """Reads what is uncached, as far as one step goes; then the answer grows."""
+    def step(self, who: ScheduledSession, tokens: int) -> None:
+        """Room first, for which the last to come is parked; then it reads what is uncached, as far
+        as one step goes, and its answer grows."""
+        while who.has_place and not self.memory.grow(who, who.num_committed):
+            last = self.placed[-1]
+            self.memory.release(last, keep=False)
+            assert last.state is SessionState.PARKED
         if not who.has_place:
             return
         assert isinstance(who.cache, IdsCache)
@@ -133,13 +138,14 @@ class Memory(RuleBasedStateMachine):
         if who.cache.length == who.num_committed and len(who.answer_ids) < 7:
             who.answer_ids.append(len(who.answer_ids))
 
-    @rule(who=sessions)
-    def grow(self, who: ScheduledSession) -> None:
-        """As each step begins; the last to come is parked for it."""
-        while who.has_place and not self.memory.grow(who, who.num_committed):
-            last = self.placed[-1]
-            self.memory.release(last, keep=False)
-            assert last.state is SessionState.PARKED
+    @rule(who=sessions, tokens=st.integers(1, 30))
+    def grow_for_a_draft(self, who: ScheduledSession, tokens: int) -> None:
+        """Nobody is parked for one."""
+        if who.has_place:
+            before = who.granted_tokens
+            grown = self.memory.grow(who, who.num_committed + tokens)
+            enough = who.granted_tokens >= who.num_committed + tokens
+            assert enough if grown else who.granted_tokens == before
 
     @rule(who=consumes(sessions), keep=st.booleans())
     def end(self, who: ScheduledSession, keep: bool) -> None:
