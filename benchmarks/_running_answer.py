@@ -48,11 +48,16 @@ def _rounded(value: float) -> float:
     return value if isinstance(value, int) else round(value, 2)
 
 
+def gaps_between(arrivals: Sequence[float], start: float, end: float) -> list[float]:
+    """Seconds between arrivals, of the gaps that overlap the window."""
+    pairs = itertools.pairwise(arrivals)
+    return [later - earlier for earlier, later in pairs if later > start and earlier < end]
+
+
 def summarize(arrivals: Sequence[float], start: float, end: float) -> GapSummary:
     """Of the arrivals (in seconds, ascending), the gaps that overlap the window from `start` to
     `end`. ValueError when no gap does."""
-    pairs = itertools.pairwise(arrivals)
-    gaps = [later - earlier for earlier, later in pairs if later > start and earlier < end]
+    gaps = gaps_between(arrivals, start, end)
     tokens = sum(start <= arrival < end for arrival in arrivals)
     if not gaps:
         raise ValueError(f"no two tokens came around the window of {end - start:.1f} s")
@@ -115,6 +120,10 @@ class RunningAnswer(Closing):
         now = time.monotonic()
         self.wait_tokens(1, token_timeout_s)
         return summarize(list(self._arrivals), started, now)
+
+    def gaps(self, started: float, ended: float) -> list[float]:
+        """Seconds between the tokens that came in that time (of `time.monotonic`)."""
+        return gaps_between(list(self._arrivals), started, ended)
 
     def close(self) -> None:
         """Cancels the call; returns when nothing is read any more."""

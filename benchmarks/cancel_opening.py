@@ -1,14 +1,13 @@
 """Does an answer that is cancelled while it is being opened leave something behind?
 
 200 opens, ten at a time, by Generate and by Verify, on an idle node and beside a running answer,
-each cancelled at a random moment within 300 ms, most of them early. After each ten, an answer that
-needs the whole KV budget is asked for until it is let in: what an orphan holds keeps it out.
+each cancelled at a random moment within 300 ms, most of them early. After each ten, as many answers
+as the node has places are asked for until all of them are let in: an orphan keeps one of them out.
 """
 
 from __future__ import annotations
 
 import random
-import re
 import sys
 import time
 from collections.abc import Sequence
@@ -37,12 +36,9 @@ _PROMPT = " " * 40_000
 """Ten milliseconds of encoding, 600 tokens."""
 _NEW_TOKENS = 150
 _RUNNING_TOKENS = 600
-_KV_TOKENS = 8000
-_SLACK_TOKENS = 100
-"""Of the budget that nobody asks for; less than what an orphan holds."""
+PLACES = AT_ONCE + 1
 _SETTLE_S = 0.2
 _TIMEOUT_S = 120.0
-_HELD = re.compile(r"(\d+) sessions hold (\d+)")
 
 
 @dataclass(frozen=True)
@@ -50,9 +46,9 @@ class Round:
     """What was found after ten cancels."""
 
     waited_s: float
-    """Until an answer that needs the whole budget was let in; 0 when it was at once."""
-    held_tokens: int
-    """As the first refusal says; 0 without one."""
+    """Until nobody was refused a place; 0 when that was so at once."""
+    held_places: int
+    """When they were first asked for."""
 
 
 def summarize(rounds: Sequence[Round]) -> Findings:
@@ -62,7 +58,7 @@ def summarize(rounds: Sequence[Round]) -> Findings:
         "rounds_kept_out": sum(found.waited_s > 0 for found in rounds),
         "rounds_with_orphans": sum(found.waited_s > ORPHAN_S for found in rounds),
         "longest_wait_s": round(max(found.waited_s for found in rounds), 2),
-        "most_tokens_held": max(found.held_tokens for found in rounds),
+        "most_places_held": max(found.held_places for found in rounds),
     }
 
 
@@ -77,37 +73,45 @@ def open_and_cancel(channel: grpc.Channel, verify: bool, after_s: float) -> None
     call.cancel()
 
 
-def refusal(stub: GenerationServiceStub, tokens: int) -> str | None:
-    """Why there is no room for an answer of `tokens`; None when there is."""
-    call = stub.Generate(request("Hello", tokens), timeout=_TIMEOUT_S)
+def num_refused(stub: GenerationServiceStub, places: int) -> int:
+    """How many of so many answers at once get no place."""
+    calls = [
+        stub.Generate(request("Hello", _NEW_TOKENS), timeout=_TIMEOUT_S) for _ in range(places)
+    ]
+    refused = 0
     try:
-        next(call)
-    except grpc.RpcError:
-        if call.code() is not grpc.StatusCode.RESOURCE_EXHAUSTED:
-            raise
-        return call.details() or "no room"
-    call.cancel()
-    return None
+        for call in calls:
+            try:
+                next(call)
+            except grpc.RpcError:
+                if call.code() is not grpc.StatusCode.RESOURCE_EXHAUSTED:
+                    raise
+                refused += 1
+    finally:
+        for call in calls:
+            call.cancel()
+    return refused
 
 
-def wait_for_room(channel: grpc.Channel, tokens: int) -> Round:
+def wait_for_room(channel: grpc.Channel, places: int) -> Round:
     stub = GenerationServiceStub(channel)
     started = time.monotonic()
-    if (first := refusal(stub, tokens)) is None:
+    if not (first := num_refused(stub, places)):
         return Round(0.0, 0)
-    while refusal(stub, tokens) is not None:
+    while True:
         time.sleep(_SETTLE_S)
-    held = _HELD.search(first)
-    return Round(time.monotonic() - started, int(held.group(2)) if held else 0)
+        asked = time.monotonic()
+        if not num_refused(stub, places):
+            return Round(asked - started, first)
 
 
-def cancel_ten(address: str, verify: bool, running_tokens: int) -> Round:
+def cancel_ten(address: str, verify: bool, places: int) -> Round:
     with dial_sync(address) as channel, ThreadPoolExecutor(AT_ONCE) as pool:
         grpc.channel_ready_future(channel).result(_TIMEOUT_S)
         moments = [LATEST_S * random.random() ** 3 for _ in range(AT_ONCE)]
         list(pool.map(lambda after_s: open_and_cancel(channel, verify, after_s), moments))
         time.sleep(_SETTLE_S)
-        found = wait_for_room(channel, _KV_TOKENS - running_tokens - _SLACK_TOKENS)
+        found = wait_for_room(channel, places)
         time.sleep(_SETTLE_S)
     return found
 
@@ -116,19 +120,17 @@ def cancel_ten_beside(address: str, verify: bool) -> Round:
     """The same beside a running answer."""
     with RunningAnswer(address, _RUNNING_TOKENS) as answer:
         answer.wait_tokens(3, _TIMEOUT_S)
-        return cancel_ten(address, verify, _RUNNING_TOKENS)
+        return cancel_ten(address, verify, PLACES - 1)
 
 
 def measure(short: bool) -> Findings:
     random.seed(20)
     count = range(SHORT_ROUNDS if short else ROUNDS)
     found: Findings = {}
-    with running_node("verify_node", "--model", MODEL, "--kv-tokens", str(_KV_TOKENS)) as (
-        _,
-        address,
-    ):
+    flags = ("--max-sessions", str(PLACES), "--max-waiting", "0", "--no-prefix-cache")
+    with running_node("verify_node", "--model", MODEL, *flags) as (_, address):
         for name, verify in (("generate", False), ("verify", True)):
-            idle = [cancel_ten(address, verify, 0) for _ in count]
+            idle = [cancel_ten(address, verify, PLACES) for _ in count]
             busy = [cancel_ten_beside(address, verify) for _ in count]
             found |= {f"{name}_idle": summarize(idle), f"{name}_busy": summarize(busy)}
     return found

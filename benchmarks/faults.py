@@ -17,7 +17,7 @@ from anydraft.closing import Closing
 from benchmarks._common import Findings, run_script
 
 BESIDE = "silence"
-IN_TURN = ("long_prompt", "kv_release", "cancel_opening", "hostile", "stop")
+IN_TURN = ("long_prompt", "prompt_gap", "kv_release", "cancel_opening", "hostile", "stop")
 
 _TIMEOUT_S = 2400.0
 _COMMON_FACTS = ("machine", "model", "short")

@@ -38,6 +38,8 @@ READERS, SHORT_READERS = 30, 6
 WARM_UP_READERS = 4
 MIN_FREE_BYTES = 4e9
 """A machine that others use as well is not filled up: the script stops asking before."""
+VERIFY = ("verify_node", "--model", MODEL, "--no-prefix-cache")
+"""What is kept of ended answers on purpose would hide what is not."""
 
 _MALLOC = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536"}
 _TINY_WINDOW = [("grpc.http2.bdp_probe", 0), ("grpc.http2.lookahead_bytes", 1024)]
@@ -118,9 +120,9 @@ def measure(short: bool) -> Findings:
     drafted = SHORT_DRAFTED_ANSWERS if short else DRAFTED_ANSWERS
     wrapper = "benchmarks.without_collector"
     with environment(_MALLOC):
-        with running_node(wrapper, "verify_node", "--model", MODEL) as (verify, address):
+        with running_node(wrapper, *VERIFY) as (verify, address):
             on_verify = measure_answers(verify, address, answers)
-        with running_node(wrapper, "verify_node", "--model", MODEL) as (verify, address):
+        with running_node(wrapper, *VERIFY) as (verify, address):
             stalled = measure_stalled(verify, address, readers)
             with running_node(wrapper, "draft_node", "--model", MODEL, "--verify", address) as (
                 draft,

@@ -71,7 +71,8 @@ def measure(short: bool) -> Findings:
     num_tokens = SHORT_PROMPT_TOKENS if short else PROMPT_TOKENS
     alone_s = SHORT_ALONE_S if short else ALONE_S
     prompt = prompt_of(num_tokens)
-    with running_node("verify_node", "--model", MODEL) as (_, address):
+    # The prompts are the same ones, again and again.
+    with running_node("verify_node", "--model", MODEL, "--no-prefix-cache") as (_, address):
         first_token_s(address, prompt_of(200))  # warms up
         to_itself = [first_tokens_s(address, prompt, count) for count in (1, 3)]
         with RunningAnswer(address) as answer:

@@ -11,7 +11,16 @@ from typing import TYPE_CHECKING
 
 from anydraft.errors import AnydraftError
 from anydraft.extras import needs_extra
-from anydraft.flags import DTYPES, EXIT_BAD_INPUT, Parser, listen_address, positive_int, seconds
+from anydraft.flags import (
+    DTYPES,
+    EXIT_BAD_INPUT,
+    MAX_UINT64,
+    Parser,
+    listen_address,
+    positive_int,
+    seconds,
+    whole_number,
+)
 from anydraft.rpc.loading import end_process
 from anydraft.rpc.logs import add_log_level_flag, set_up_logging
 
@@ -66,14 +75,37 @@ def parser() -> argparse.ArgumentParser:
         metavar="TOKENS",
         help="prompt plus answer (default: the model's own limit)",
     )
-    p.add_argument(
+    budget = p.add_mutually_exclusive_group()
+    budget.add_argument(
         "--kv-tokens",
         type=positive_int,
         metavar="TOKENS",
         help="KV cache of all sessions (default: what half of the free memory holds)",
     )
+    budget.add_argument(
+        "--kv-bytes", type=whole_number(1, MAX_UINT64), metavar="BYTES", help="the same, as memory"
+    )
+    p.add_argument(
+        "--no-prefix-cache",
+        action="store_true",
+        help="compute every prompt from its beginning, also where an earlier one began alike",
+    )
     p.add_argument(
         "--max-sessions", type=positive_int, default=64, metavar="N", help="open at once"
+    )
+    p.add_argument(
+        "--max-waiting",
+        type=whole_number(0),
+        default=64,
+        metavar="N",
+        help="further sessions that wait for a place; 0 refuses at once",
+    )
+    p.add_argument(
+        "--max-wait-s",
+        type=seconds(),
+        default=30.0,
+        metavar="SECONDS",
+        help="for which each of them waits",
     )
     p.add_argument(
         "--max-step-tokens",
@@ -104,7 +136,11 @@ def _options(args: argparse.Namespace) -> LoadOptions:
         trust_remote_code=args.trust_remote_code,
         max_context_tokens=args.max_context,
         kv_tokens=args.kv_tokens,
+        kv_bytes=args.kv_bytes,
+        keeps_prefixes=not args.no_prefix_cache,
         max_sessions=args.max_sessions,
+        max_waiting=args.max_waiting,
+        max_wait_s=args.max_wait_s,
         max_step_tokens=args.max_step_tokens,
         threads=args.threads,
     )

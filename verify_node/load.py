@@ -21,7 +21,8 @@ from verify_node.runners.context_limit import context_tokens
 from verify_node.runners.model_facts import vocabulary_size
 from verify_node.runners.packed_linear import pack_linears
 from verify_node.runners.proof import choose_runner
-from verify_node.scheduler import Scheduler, SchedulerLimits
+from verify_node.runners.reserved_memory import GPU_TOKENS
+from verify_node.scheduler import BLOCK_TOKENS, MAX_WAIT_S, MAX_WAITING, Scheduler, SchedulerLimits
 from verify_node.served_model import ServedModel
 from verify_node.target import TargetFacts
 
@@ -45,8 +46,13 @@ class LoadOptions:
     """Whether code that comes with the model may run."""
     max_context_tokens: int | None = None
     kv_tokens: int | None = None
-    """None: as many as half of the free memory holds."""
+    """In the memory for keys and values; None: as many as `kv_bytes` holds."""
+    kv_bytes: int | None = None
+    """None: half of the memory that is free."""
+    keeps_prefixes: bool = True
     max_sessions: int = 64
+    max_waiting: int = MAX_WAITING
+    max_wait_s: float = MAX_WAIT_S
     max_step_tokens: int = 512
     threads: int | None = None
 
@@ -86,9 +92,13 @@ def load(options: LoadOptions) -> ServedModel:
         vocabulary_size=num_ids,
     )
     limits = SchedulerLimits(
-        kv_tokens=options.kv_tokens or _kv_tokens(model, context),
+        kv_tokens=options.kv_tokens or _kv_tokens(model, options.kv_bytes, context),
         max_sessions=options.max_sessions,
         max_step_tokens=options.max_step_tokens,
+        max_waiting=options.max_waiting,
+        max_wait_s=options.max_wait_s,
+        block_tokens=_block_tokens(model),
+        keeps_prefixes=options.keeps_prefixes,
     )
     _log.info(
         "target ready: %s, context %d, KV %d tokens", facts.description, context, limits.kv_tokens
@@ -109,13 +119,31 @@ def _dtype(name: str, device_map: str) -> torch.dtype | str:
     return DTYPES[name]
 
 
-def _kv_tokens(model: PreTrainedModel, context: int) -> int:
-    """At least one full context, as far as the model's own limit goes."""
+def _kv_tokens(model: PreTrainedModel, kv_bytes: int | None, context: int) -> int:
+    """Whole blocks. Where no budget is set, at least one full context, as far as the model's own
+    limit goes."""
+    per_token, block_tokens = _bytes_per_token(model), _block_tokens(model)
+    if kv_bytes is not None:
+        num_blocks = kv_bytes // (per_token * block_tokens)
+        if not num_blocks:
+            raise InvalidRequestError(
+                f"--kv-bytes {kv_bytes} holds no block of {block_tokens} tokens, each of which "
+                f"takes {per_token} bytes of this model. Give it more.",
+                reason="KV_TOO_SMALL",
+            )
+        return num_blocks * block_tokens
+    return max(int(_free_bytes(model) * _KV_MEMORY_SHARE / per_token), context)
+
+
+def _block_tokens(model: PreTrainedModel) -> int:
+    """As caches take memory: on a GPU in larger pieces."""
+    return BLOCK_TOKENS if model.device.type == "cpu" else GPU_TOKENS
+
+
+def _free_bytes(model: PreTrainedModel) -> int:
     if model.device.type == "cuda":
-        free = sum(torch.cuda.mem_get_info(i)[0] for i in range(torch.cuda.device_count()))
-    else:
-        free = psutil.virtual_memory().available
-    return max(int(free * _KV_MEMORY_SHARE / _bytes_per_token(model)), context)
+        return sum(torch.cuda.mem_get_info(i)[0] for i in range(torch.cuda.device_count()))
+    return int(psutil.virtual_memory().available)
 
 
 def _bytes_per_token(model: PreTrainedModel) -> int:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from enum import Enum, auto
 
 from verify_node.draft_policy import DraftPolicy
 from verify_node.draft_tree import Draft, behind, in_vocabulary
 from verify_node.inbox import Mail, SessionHandle
-from verify_node.runners.base import SessionCache
+from verify_node.runners.base import NoCache, SessionCache
 from verify_node.target import Offer
 from verify_node.token_chooser import TokenChooser
 
@@ -19,21 +20,40 @@ BRANCH_SLOTS = 32
 near the end of the answer and do not hold."""
 
 
+_NO_CACHE = NoCache()
+
+
+class SessionState(Enum):
+    WAITING = auto()
+    """For a place; its owner has not heard of it yet."""
+    PREFILLING = auto()
+    """It has a place, and is reading its prompt, or all that it had when it was parked."""
+    RUNNING = auto()
+    """It has a place, and each step commits."""
+    PARKED = auto()
+    """Others needed its memory. Its ids are kept, and read again when there is room."""
+    FINISHED = auto()
+
+
 class ScheduledSession:
     """Committed ids, the draft behind them, and what its next step depends on."""
 
     def __init__(
         self,
         handle: SessionHandle,
-        cache: SessionCache,
         policy: DraftPolicy,
         now: float,
     ) -> None:
-        """Times are those of `time.perf_counter`. `cache` has `BRANCH_SLOTS` to spare."""
+        """Times are those of `time.perf_counter`."""
         request = handle.request
         self.handle = handle
         self.request = request
-        self.cache = cache
+        self.is_waiting = True
+        """For its first place."""
+        self.is_finished = False
+        self.cache: SessionCache = _NO_CACHE
+        self.granted_tokens = 0
+        """That its cache may come to hold without asking for more memory."""
         self.policy = policy
         self.chooser = TokenChooser(request.sampling, request.prompt_ids, request.eos_ids)
         self.answer_ids = list(request.committed_ids)
@@ -61,9 +81,42 @@ class ScheduledSession:
         """The length of the answer behind which there was no draft yet, and since when."""
 
     @property
+    def state(self) -> SessionState:
+        if self.is_finished:
+            return SessionState.FINISHED
+        if self.has_place:
+            return SessionState.PREFILLING if self.is_reading else SessionState.RUNNING
+        return SessionState.WAITING if self.is_waiting else SessionState.PARKED
+
+    @property
+    def has_place(self) -> bool:
+        """Whether steps may run it."""
+        return self.cache is not _NO_CACHE
+
+    def place(self, cache: SessionCache, granted_tokens: int, now: float) -> None:
+        """It may run, or run again. `cache` may hold a beginning of its text, and has room for all
+        that it may come to hold, and `BRANCH_SLOTS`."""
+        self.cache, self.granted_tokens = cache, granted_tokens
+        self.ready_at = now
+        if self.is_waiting:
+            self._began_at = now
+        self.is_waiting = False
+
+    def leave_place(self) -> SessionCache:
+        """Its cache, which is not its own any more; it is parked, or finished."""
+        cache, self.cache, self.granted_tokens = self.cache, _NO_CACHE, 0
+        return cache
+
+    @property
     def num_committed(self) -> int:
         """Tokens of prompt and answer."""
         return len(self.request.prompt_ids) + len(self.answer_ids)
+
+    @property
+    def num_tokens_with_draft(self) -> int:
+        """That the cache would hold in the next step, if all of the draft were checked."""
+        most = self.request.kv_tokens + BRANCH_SLOTS
+        return min(self.num_committed + len(self.draft), most)
 
     @property
     def num_uncached(self) -> int:
@@ -84,7 +137,8 @@ class ScheduledSession:
     @property
     def slots(self) -> int:
         """Draft tokens of all branches that the cache has places for in the next step."""
-        return self.request.kv_tokens + BRANCH_SLOTS - self.num_committed
+        granted = min(self.granted_tokens, self.request.kv_tokens + BRANCH_SLOTS)
+        return max(granted - self.num_committed, 0)
 
     def room_behind(self, num_tokens: int, now: float) -> int:
         """Draft tokens worth having behind a block of that many tokens; none while the session is
@@ -92,7 +146,7 @@ class ScheduledSession:
         room = max(self.room - num_tokens, 0) if self.policy.drafts_wanted else 0
         if not self._in_turn:
             return room
-        if not self.answer_ids:
+        if len(self.answer_ids) == len(self.request.committed_ids):
             self.policy.turns.begin()
         self.turn_ms = self.policy.turns.next_ms((now - self._began_at) * 1e3, room)
         return room if self.turn_ms else 0

@@ -21,12 +21,14 @@ import torch
 
 from anydraft.errors import AnydraftError, InternalError, UnavailableError
 from verify_node.accept import Accepted, accept
-from verify_node.admission import Admission
+from verify_node.admission import Admission, AdmissionLimits
 from verify_node.draft_policy import DraftPolicy
 from verify_node.inbox import Inbox, Mail, SessionHandle
+from verify_node.kv_memory import KvMemory
+from verify_node.kv_pool import KvPool
 from verify_node.runners.base import ModelRunner, Row
 from verify_node.sampling_settings import ScoredToken
-from verify_node.scheduled_session import BRANCH_SLOTS, ScheduledSession
+from verify_node.scheduled_session import ScheduledSession, SessionState
 from verify_node.step_cost import StepCost
 from verify_node.step_planner import PlannedRow, StepPlan, StepPlanner
 from verify_node.target import (
@@ -42,13 +44,30 @@ from verify_node.turn_record import TurnRecord
 _log = logging.getLogger(__name__)
 
 
+MAX_WAITING = 64
+MAX_WAIT_S = 30.0
+BLOCK_TOKENS = 16
+"""Of memory for keys and values: with heads of 64 numbers in fp32, of 128 in bf16, those of one
+head are a page of memory."""
+
+
 @dataclass(frozen=True, slots=True)
 class SchedulerLimits:
     kv_tokens: int
-    """Tokens that all open sessions together may come to hold, prompts and answers."""
+    """Tokens in the memory of all sessions together, prompts and answers, and of what is kept of
+    those that have ended; rounded up to blocks."""
     max_sessions: int
+    """Open at once; those that are parked count."""
     max_step_tokens: int
     """New tokens in one forward."""
+    max_waiting: int = MAX_WAITING
+    """Sessions that wait for a place."""
+    max_wait_s: float = MAX_WAIT_S
+    """For which each of them does."""
+    block_tokens: int = BLOCK_TOKENS
+    """Of the pool that memory is taken from."""
+    keeps_prefixes: bool = True
+    """Whether what an ended session has computed is kept for those that begin as it does."""
 
 
 class _TargetBrokenError(Exception):
@@ -69,8 +88,17 @@ class Scheduler:
         self._inbox: Inbox = Inbox()
         # From here on the step thread's own.
         self._planner = StepPlanner(cost, limits.max_step_tokens, takes_trees=runner.takes_trees)
-        self._admission = Admission(max_sessions=limits.max_sessions, kv_tokens=limits.kv_tokens)
+        self._admission = Admission(
+            AdmissionLimits(limits.max_sessions, limits.max_waiting, limits.max_wait_s)
+        )
+        self._memory = KvMemory(
+            runner,
+            KvPool(-(-limits.kv_tokens // limits.block_tokens), limits.block_tokens),
+            most_tokens=facts.context_tokens,
+            keeps_prefixes=limits.keeps_prefixes,
+        )
         self._sessions: dict[SessionHandle, ScheduledSession] = {}
+        """In the order in which they came: who came first is parked last."""
         self._afterwards: list[Callable[[], None]] = []
         """`Commit.afterwards` of this step."""
         self._thread = threading.Thread(target=self._run, name="target-steps", daemon=True)
@@ -87,8 +115,17 @@ class Scheduler:
 
     @property
     def kv_tokens(self) -> int:
-        """What those may come to hold in their caches."""
-        return self._admission.kv_tokens
+        """What those have memory for."""
+        return self._memory.tokens_held
+
+    @property
+    def num_waiting(self) -> int:
+        """How many sessions wait for a place."""
+        return self._admission.num_waiting
+
+    def check(self) -> None:
+        """RuntimeError when memory is not accounted for. On the step thread, or once it ended."""
+        self._memory.check(self._placed)
 
     def open(
         self, request: TargetRequest, listener: Callable[[TargetSession], SessionListener]
@@ -118,6 +155,7 @@ class Scheduler:
         ending = _shutting_down() if failure is None else _cannot_go_on(failure)
         for handle in list(self._sessions):
             self._fail(handle, ending)
+        self._memory.close()
         for handle, mail in self._inbox.rest().items():
             if mail.opened and not mail.closed:
                 _tell_failed(handle.listener, ending)
@@ -133,56 +171,101 @@ class Scheduler:
             return False
         for handle, news in mail.items():
             self._hear(handle, news)
+        for session in self._admission.expired(time.perf_counter()):
+            self._fail(session.handle, self._admission.waited_too_long())
+        self._fill()
         plan = self._plan(time.perf_counter())
         if plan.rows:
             self._step(plan)
         return True
 
+    @property
+    def _placed(self) -> list[ScheduledSession]:
+        """Those that steps may run, the first come first."""
+        return [session for session in self._sessions.values() if session.has_place]
+
     def _due_at(self) -> float | None:
-        """When the next step is due, by `time.perf_counter`; None while there is no session.
+        """When there is something to do, by `time.perf_counter`; None while there is no session.
 
         Nobody waits for a draft beside others: who waits falls out of step with them, and steps
         carry fewer sessions.
         """
-        if len(self._sessions) != 1:
+        placed = self._placed
+        if len(placed) != 1:
             return 0.0 if self._sessions else None
-        ((handle, session),) = self._sessions.items()
+        (session,) = placed
         try:
-            return session.due_at()
+            due_at = session.due_at()
         except BaseException as error:
-            self._fail(handle, error)
-            return None
+            self._fail(session.handle, error)
+            return self._due_at()
+        expires_at = self._admission.due_at()
+        return due_at if expires_at is None else min(due_at, expires_at)
 
     def _hear(self, handle: SessionHandle, mail: Mail) -> None:
         try:
             if mail.opened and not mail.closed:
-                self._admit(handle)
+                self._enter(handle)
             session = self._sessions.get(handle)
             if session is None:
                 return
             if mail.closed:
-                self._release(handle)
+                self._release(handle, keep=True)
             else:
                 session.hear(mail, self._facts.vocabulary_size)
         except BaseException as error:
             self._fail(handle, error)
 
-    def _admit(self, handle: SessionHandle) -> None:
-        need = handle.request.kv_tokens
-        cache = self.runner.new_cache(need + BRANCH_SLOTS)
-        policy = DraftPolicy(self._cost, self._turn_record)
-        session = ScheduledSession(handle, cache, policy, time.perf_counter())
-        self._admission.admit(need)
+    def _enter(self, handle: SessionHandle) -> None:
+        """A place, or one in the line."""
+        self._memory.check_fits(handle.request.kv_tokens)
+        now = time.perf_counter()
+        session = ScheduledSession(handle, DraftPolicy(self._cost, self._turn_record), now)
         self._sessions[handle] = session
-        handle.listener.opened()
+        self._admission.join(session, now)
+        self._fill()
+        self._admission.check_length()
+
+    def _fill(self) -> None:
+        """Places sessions for which there is room: those that are parked first, the first come
+        first. Nobody overtakes: a large one would wait for ever."""
+        while (session := self._next_to_place()) is not None:
+            is_new = session.is_waiting
+            try:
+                cached = self._memory.place(session, self._placed, time.perf_counter())
+                if cached is None:
+                    return
+                if is_new:
+                    self._admission.admit(session)
+                    session.handle.listener.opened(cached)
+            except BaseException as error:
+                self._fail(session.handle, error)
+
+    def _next_to_place(self) -> ScheduledSession | None:
+        is_parked = SessionState.PARKED
+        parked = (session for session in self._sessions.values() if session.state is is_parked)
+        return next(parked, None) or self._admission.first()
+
+    def _grow(self) -> None:
+        """Memory for what the next step adds. Where there is none, the session that came last is
+        parked: the first always goes on, and when it ends there is room for others."""
+        placed = self._placed
+        for session in placed:
+            while session.has_place and not self._memory.grow(session, session.num_committed):
+                self._memory.release(self._placed[-1], keep=False)
+        for session in placed:
+            if session.has_place and session.draft:
+                self._memory.grow(session, session.num_tokens_with_draft)
 
     def _plan(self, now: float) -> StepPlan:
-        due_at = self._due_at()
+        placed = self._placed
+        due_at = self._due_at() if placed else None
         if due_at is None or due_at > now:
             return StepPlan()
-        sessions = self._sessions.values()
-        reading = [session for session in sessions if session.is_reading]
-        running = [session for session in sessions if not session.is_reading]
+        self._grow()
+        placed = self._placed
+        reading = [session for session in placed if session.is_reading]
+        running = [session for session in placed if not session.is_reading]
         plan = self._planner.plan(running, reading, now)
         for session, fault in plan.failed:
             self._fail(session.handle, fault)
@@ -273,7 +356,7 @@ class Scheduler:
             return
         ids, path = accepted.token_ids, accepted.path
         session.policy.checked(draft, path, was_awaited=session.was_awaited)
-        if session.answer_ids:  # the first round is the prompt's
+        if session.answer_ids and not planned.reads_prompt:  # that round is the prompt's
             round_ms = (now - session.ready_at) * 1e3
             session.policy.committed(len(ids), round_ms)
             session.policy.bore(len(path), planned.growth)
@@ -297,35 +380,32 @@ class Scheduler:
         kept = session.handle.listener.commit(block)
         if kept.afterwards is not None:
             self._afterwards.append(kept.afterwards)
-        if kept.reason is not None:
-            self._release(session.handle)
-            return
         # The target's own token is cached by the next step.
         num_uncached = planned.num_tokens - len(draft)
         slots = [*range(num_uncached), *(num_uncached + index for index in path)]
         kept_ids = block.token_ids[: kept.num_tokens]
         session.commit(kept_ids, num_before, slots[: num_uncached + len(kept_ids) - 1], now)
-        if kept.offer is not None:
+        if kept.reason is not None:
+            self._release(session.handle, keep=True)
+        elif kept.offer is not None:
             session.take(kept.offer, self._facts.vocabulary_size)
 
     def _fail(self, handle: SessionHandle, error: BaseException) -> None:
         self._call_afterwards()  # nothing that is told of an answer may come behind its end
-        self._release(handle)
+        self._release(handle, keep=False)
         if not isinstance(error, AnydraftError):
             _log.error("a session failed", exc_info=error)
             error = _failed_on_session(error)
         _tell_failed(handle.listener, error)
 
-    def _release(self, handle: SessionHandle) -> None:
-        """Frees the place and the cache of a session that has them."""
+    def _release(self, handle: SessionHandle, *, keep: bool) -> None:
+        """Ends a session and frees what it has; see `KvMemory.release`."""
         session = self._sessions.pop(handle, None)
         if session is None:
             return
-        self._admission.release(session.request.kv_tokens)
-        try:
-            session.cache.close()
-        except Exception:
-            _log.exception("a session's cache was not freed")
+        session.is_finished = True
+        self._admission.leave(session)
+        self._memory.release(session, keep=keep)
 
 
 def _tell_failed(listener: SessionListener, error: AnydraftError) -> None:

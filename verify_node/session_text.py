@@ -174,7 +174,8 @@ class SessionText:
 
     # From the target's thread.
 
-    def opened(self) -> None:
+    def opened(self, cached_tokens: int) -> None:
+        self.stats.cached_tokens = cached_tokens
         self._on_event(Admitted())
 
     def commit(self, block: Block) -> Commit:

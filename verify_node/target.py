@@ -88,15 +88,17 @@ class SessionListener(Protocol):
     quick. An exception ends the session with `failed`.
     """
 
-    def opened(self) -> None:
-        """There is room for the session. Called once, before any block."""
+    def opened(self, cached_tokens: int) -> None:
+        """There is room for the session, and so many of its first tokens need not be computed:
+        another session has. Called once, before any block."""
 
     def commit(self, block: Block) -> Commit:
         """Decides, once for each block, how much of it is committed."""
 
     def failed(self, error: AnydraftError) -> None:
         """The session ended without finishing; nothing follows. Also instead of `opened`:
-        ResourceExhaustedError when there is no room, UnavailableError when the target is closing.
+        ResourceExhaustedError when there was no room in time, or never is; UnavailableError when
+        the target is closing.
         """
 
 
@@ -119,6 +121,8 @@ class TargetRequest:
     then better not taken before."""
     committed_ids: tuple[int, ...] = ()
     """The beginning of the answer, where it was begun elsewhere; blocks follow it."""
+    tenant: str = ""
+    """Who asks. What was computed for one tenant is never used for another."""
 
     @property
     def kv_tokens(self) -> int:

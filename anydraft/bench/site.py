@@ -19,7 +19,8 @@ Say = Callable[[str], None]
 
 def target_node(pair: Pair) -> NodeProcess:
     """A verify node that serves the real target."""
-    args = ["--dtype", pair.dtype]
+    # All arms ask for the same prompts.
+    args = ["--dtype", pair.dtype, "--no-prefix-cache"]
     if pair.target_threads is not None:
         args += ["--threads", str(pair.target_threads)]
     return _verify_node("verify_node", pair, args)

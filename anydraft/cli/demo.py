@@ -131,7 +131,10 @@ def _start(args: argparse.Namespace, console: Console, stack: ExitStack) -> tupl
     verify = stack.enter_context(
         NodeProcess(
             "verify_node",
-            ["--model", args.target, "--listen", "127.0.0.1:0", "--dtype", args.dtype],
+            [
+                *("--model", args.target, "--listen", "127.0.0.1:0", "--dtype", args.dtype),
+                "--no-prefix-cache",  # both ways are asked for the same prompts
+            ],
         )
     )
     preparing = "" if has_bars else f"preparing {args.assistant}"

@@ -170,6 +170,7 @@ class GenerationStats(google.protobuf.message.Message):
     DRAFT_MS_FIELD_NUMBER: builtins.int
     SENT_BYTES_FIELD_NUMBER: builtins.int
     RECEIVED_BYTES_FIELD_NUMBER: builtins.int
+    CACHED_TOKENS_FIELD_NUMBER: builtins.int
     prompt_tokens: builtins.int
     """Target tokens."""
     completion_tokens: builtins.int
@@ -193,6 +194,8 @@ class GenerationStats(google.protobuf.message.Message):
     draft_ms: builtins.float
     sent_bytes: builtins.int
     received_bytes: builtins.int
+    cached_tokens: builtins.int
+    """Of prompt_tokens, the first ones that an earlier answer had left on the verifier: not computed again."""
     def __init__(
         self,
         *,
@@ -211,7 +214,8 @@ class GenerationStats(google.protobuf.message.Message):
         draft_ms: builtins.float = ...,
         sent_bytes: builtins.int = ...,
         received_bytes: builtins.int = ...,
+        cached_tokens: builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["accepted_tokens", b"accepted_tokens", "completion_tokens", b"completion_tokens", "draft_ms", b"draft_ms", "draft_rounds", b"draft_rounds", "drafted_tokens", b"drafted_tokens", "prefill_ms", b"prefill_ms", "prompt_tokens", b"prompt_tokens", "received_bytes", b"received_bytes", "rounds", b"rounds", "sent_bytes", b"sent_bytes", "sent_pieces", b"sent_pieces", "stale_pieces", b"stale_pieces", "text_bytes", b"text_bytes", "verify_ms", b"verify_ms", "wait_ms", b"wait_ms"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["accepted_tokens", b"accepted_tokens", "cached_tokens", b"cached_tokens", "completion_tokens", b"completion_tokens", "draft_ms", b"draft_ms", "draft_rounds", b"draft_rounds", "drafted_tokens", b"drafted_tokens", "prefill_ms", b"prefill_ms", "prompt_tokens", b"prompt_tokens", "received_bytes", b"received_bytes", "rounds", b"rounds", "sent_bytes", b"sent_bytes", "sent_pieces", b"sent_pieces", "stale_pieces", b"stale_pieces", "text_bytes", b"text_bytes", "verify_ms", b"verify_ms", "wait_ms", b"wait_ms"]) -> None: ...
 
 global___GenerationStats = GenerationStats

@@ -117,8 +117,10 @@ def test_a_bad_request_is_refused_by_name(
         assert client.generate("still there?", max_new_tokens=3, timeout=60).result().token_ids
 
 
-def test_a_full_node_asks_to_come_back(verify: str) -> None:
-    with Client(verify) as client:
+def test_a_full_node_asks_to_come_back() -> None:
+    tokenizer = TextTokenizer(tokenizers_zoo.build("gpt2"))
+    model = nodes.served(models_zoo.build("llama"), tokenizer, max_sessions=2, max_waiting=0)
+    with nodes.verify_node(model) as verify, Client(verify) as client:
         endless = [
             client.generate("x", max_new_tokens=500, ignore_eos=True, timeout=60) for _ in range(2)
         ]

@@ -21,7 +21,9 @@ COST = StepCost([(1, 10.0), (64, 11.0)])
 def session() -> ScheduledSession:
     request = TargetRequest((1, 2), 100, SamplingSettings(), (), None, expects_drafts=True)
     cache: Any = SimpleNamespace(length=2, keep=lambda length, slots: None)
-    return ScheduledSession(SessionHandle(Inbox(), request), cache, DraftPolicy(COST), 0.0)
+    placed = ScheduledSession(SessionHandle(Inbox(), request), DraftPolicy(COST), 0.0)
+    placed.place(cache, 200, 0.0)
+    return placed
 
 
 def tree(paths: set[tuple[int, ...]]) -> tuple[DraftToken, ...]:

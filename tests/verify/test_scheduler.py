@@ -7,6 +7,7 @@ import random
 import threading
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -40,8 +41,8 @@ FLAT_COST = StepCost([(1, 1.0), (64, 1.0)])
 GREEDY = SamplingSettings()
 
 
-def scheduler_of(model: PreTrainedModel, **limits: int) -> Scheduler:
-    values = {"kv_tokens": 4096, "max_sessions": 8, "max_step_tokens": 24, **limits}
+def scheduler_of(model: PreTrainedModel, **limits: float) -> Scheduler:
+    values: Any = {"kv_tokens": 4096, "max_sessions": 8, "max_step_tokens": 24, **limits}
     return Scheduler(choose_runner(model), FLAT_COST, FACTS, SchedulerLimits(**values))
 
 
@@ -60,7 +61,8 @@ class Reader:
         self.done = threading.Event()
         self.random = random.Random(mode)
 
-    def opened(self) -> None:
+    def opened(self, cached_tokens: int) -> None:
+        self.cached_tokens = cached_tokens
         self.admitted.set()
 
     def commit(self, block: Block) -> Commit:
@@ -156,6 +158,7 @@ def start(
     new_tokens: int = NEW_TOKENS,
     committed: Sequence[int] = (),
     sampling: SamplingSettings = GREEDY,
+    in_turn: bool = False,
 ) -> Reader:
     request = TargetRequest(
         prompt_ids=tuple(prompt),
@@ -163,7 +166,8 @@ def start(
         sampling=sampling,
         eos_ids=(),
         num_logprobs=None,
-        expects_drafts=mode != "none",
+        expects_drafts=mode != "none" or in_turn,
+        drafts_in_turn=in_turn,
         committed_ids=tuple(committed),
     )
     readers: list[Reader] = []
@@ -269,11 +273,15 @@ def refusal(reader: Reader) -> ResourceExhaustedError:
 
 
 def test_a_full_node_says_so_and_recovers() -> None:
-    target = scheduler_of(models_zoo.build("llama"), kv_tokens=2 * (NEW_TOKENS + 4))
+    target = scheduler_of(
+        models_zoo.build("llama"), kv_tokens=2 * (NEW_TOKENS + 4), max_sessions=2, max_waiting=0
+    )
     try:
         first = start(target, [5, 6, 7, 8], [], "none")
         second = start(target, [5, 6, 7, 9], [], "none")
-        assert refusal(start(target, [5, 6, 7, 10], [], "none")).retry_after_s
+        refused = refusal(start(target, [5, 6, 7, 10], [], "none"))
+        assert refused.reason == "NODE_FULL"
+        assert refused.retry_after_s
         assert first.done.wait(60)
         assert second.done.wait(60)
         assert start(target, [5, 6, 7, 10], [], "none").done.wait(60)

@@ -35,8 +35,9 @@ def session(
         committed_ids=tuple(answer),
     )
     cache: Any = SimpleNamespace(length=cached)
-    handle = SessionHandle(Inbox(), request)
-    return ScheduledSession(handle, cache, DraftPolicy(COST), ready_at)
+    placed = ScheduledSession(SessionHandle(Inbox(), request), DraftPolicy(COST), ready_at)
+    placed.place(cache, 10_000, ready_at)
+    return placed
 
 
 def planner(cost: StepCost, max_step_tokens: int, *, takes_trees: bool = True) -> StepPlanner:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -27,6 +27,22 @@ class SessionCache(Protocol):
     def close(self) -> None:
         """Frees all memory, at once and without the garbage collector. Idempotent; a closed cache
         takes no more tokens."""
+
+
+class NoCache:
+    """The `SessionCache` of a session that has no place: nothing, and room for nothing."""
+
+    length = 0
+
+    def truncate(self, length: int) -> None:
+        self.keep(length, ())
+
+    def keep(self, length: int, slots: Sequence[int]) -> None:
+        if length or slots:
+            raise ValueError("a session without a place has no tokens in a cache")
+
+    def close(self) -> None:
+        pass
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +71,14 @@ class ModelRunner(Protocol):
     def takes_trees(self) -> bool:
         """Whether rows may have `parents`."""
 
+    @property
+    def copy_of(self) -> Callable[[SessionCache, int, int], SessionCache] | None:
+        """Of a cache, so many of its first tokens, in a cache as `new_cache` makes it with the
+        third number; None for a runner that cannot."""
+
     def new_cache(self, max_tokens: int) -> SessionCache:
-        """For a session that will never hold more than `max_tokens`; no memory is taken yet."""
+        """For a session that will never hold more than `max_tokens`; memory is taken as it is
+        needed."""
 
     def forward(self, rows: Sequence[Row]) -> list[torch.Tensor]:
         """Appends every row to its cache; returns its logits, [num_logits, vocabulary], float32.

@@ -61,6 +61,7 @@ class PerSessionRunner:
     name = "per-session"
     takes_trees = False
     """The model builds its own masks, which know of no branches."""
+    copy_of = None
 
     def __init__(self, model: PreTrainedModel) -> None:
         self._model = model

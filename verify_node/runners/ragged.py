@@ -18,7 +18,7 @@ import torch
 from transformers import AttentionInterface, PreTrainedModel
 from transformers.cache_utils import Cache, DynamicLayer
 
-from verify_node.runners.base import Row
+from verify_node.runners.base import Row, SessionCache
 from verify_node.runners.model_facts import configs_of, input_device
 from verify_node.runners.ragged_attention import Branches, RowSpan, attend, unknown_tensors
 from verify_node.runners.ragged_cache import RaggedCache
@@ -135,9 +135,12 @@ class RaggedRunner:
     def new_cache(self, max_tokens: int) -> RaggedCache:
         return RaggedCache(max_tokens)
 
+    def copy_of(self, cache: SessionCache, num_tokens: int, max_tokens: int) -> RaggedCache:
+        return _own(cache).copied(num_tokens, max_tokens)
+
     @torch.inference_mode()
     def forward(self, rows: Sequence[Row]) -> list[torch.Tensor]:
-        caches = [_ragged(row) for row in rows]
+        caches = [_own(row.cache) for row in rows]
         spans = _spans(rows)
         device = input_device(self._model)
         token_ids = torch.tensor(
@@ -171,10 +174,10 @@ class RaggedRunner:
         return logits if self._keeps_logits else logits[keep]
 
 
-def _ragged(row: Row) -> RaggedCache:
-    if not isinstance(row.cache, RaggedCache):
-        raise TypeError(f"the ragged runner cannot use a {type(row.cache).__name__}")
-    return row.cache
+def _own(cache: SessionCache) -> RaggedCache:
+    if not isinstance(cache, RaggedCache):
+        raise TypeError(f"the ragged runner cannot use a {type(cache).__name__}")
+    return cache
 
 
 def _spans(rows: Sequence[Row]) -> list[RowSpan]:

@@ -52,6 +52,8 @@ class SimulatedRunner:
 
     name = "simulated"
     takes_trees = True
+    copy_of = None
+    """A benchmark's prompts take the time that they took when its figures were recorded."""
 
     def __init__(self, scripts: Scripts, time_of: StepTime, vocabulary_size: int) -> None:
         self._scripts = scripts
