@@ -112,7 +112,6 @@ def load_drafter(settings: DraftSettings, load_engine: EngineLoader | None = Non
         tokenizer,
         settings.min_probability,
         settings.max_context_tokens,
-        shares_machine=settings.shares_machine,
     )
     drafter: Drafter = assistant
     if settings.lookup:

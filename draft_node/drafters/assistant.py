@@ -50,9 +50,6 @@ class AssistantDrafter:
     """Paths less likely than this, from the committed text, are not drafted."""
     max_context_tokens: int = DEFAULT_MAX_CONTEXT_TOKENS
     """How much of a text a session holds in its cache, where the engine could hold more."""
-    shares_machine: bool = False
-    """Whether the target computes on the same cores. A prompt is then read only once the target has
-    read it, for the user would wait for the sum of both, and passes must pay (`Thrift`)."""
     pace: ReadingPace = field(default_factory=ReadingPace)
 
     @property
@@ -66,14 +63,18 @@ class AssistantDrafter:
     def description(self) -> str:
         return self.engine.description
 
-    def open(self, prompt: Prompt) -> AssistantStream:
-        return AssistantStream(self, prompt)
+    def open(self, prompt: Prompt, *, in_turn: bool = False, tenant: str = "") -> AssistantStream:
+        """`in_turn`: the target computes on the same cores. A prompt is then read only once the
+        target has read it, for the user would wait for the sum of both, and passes must pay
+        (`Thrift`)."""
+        del tenant
+        return AssistantStream(self, prompt, in_turn=in_turn)
 
 
 class AssistantStream:
     """See `draft_node.drafters.base.DraftStream`."""
 
-    def __init__(self, drafter: AssistantDrafter, prompt: Prompt) -> None:
+    def __init__(self, drafter: AssistantDrafter, prompt: Prompt, *, in_turn: bool) -> None:
         self._engine = drafter.engine
         self._context_tokens = drafter.context_tokens
         self._tokenizer = drafter.tokenizer
@@ -92,8 +93,8 @@ class AssistantStream:
         root."""
         self._root: Root | None = None
         self._branches: dict[Node, Branch] = {}
-        self._thrift = Thrift(drafter.pace) if drafter.shares_machine else None
-        self.idle = drafter.shares_machine
+        self._thrift = Thrift(drafter.pace) if in_turn else None
+        self.idle = in_turn
         self.needs_ms = 0.0
 
     def commit(self, text: str, *, turn_ms: float) -> None:

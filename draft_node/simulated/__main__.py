@@ -74,7 +74,12 @@ async def _serve(settings: DraftSettings, simulation: Simulation, args: argparse
     from draft_node.lifecycle import DraftNode
     from draft_node.load import load_drafter
 
-    node = DraftNode(args.verify, args.listen, max_draft=settings.max_draft)
+    node = DraftNode(
+        args.verify,
+        args.listen,
+        max_draft=settings.max_draft,
+        max_sessions=args.max_sessions,
+    )
     try:
         await node.start()
         load_engine = partial(load_simulated, simulation)
