@@ -95,6 +95,8 @@ class Reason(StrEnum):
     """The verify node is loading its model, or going away."""
     NOT_A_VERIFY_NODE = auto()
     """What the draft node dials is another kind of node."""
+    NOT_A_DRAFT_NODE = auto()
+    """What the verify node dials is another kind of node."""
     CONNECTION_LOST = auto()
     """The connection broke during the call."""
     SHUTTING_DOWN = auto()

@@ -36,7 +36,7 @@ class GenerationService(GenerationServiceServicer):
     """`Generate`, by way of one Verify stream for each answer."""
 
     def __init__(self, channel: grpc.aio.Channel | None, address: str) -> None:
-        """`address` is where `channel` leads, for error messages; without one nothing is answered."""
+        """`address` is where `channel` leads, for error messages. Without one: no answers."""
         self._channel = channel
         self._address = address
         self.drafting: Drafting | None = None
