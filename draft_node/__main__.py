@@ -101,6 +101,13 @@ def parser() -> argparse.ArgumentParser:
         metavar="N",
         help="that are drafted at once, each with a KV cache of up to --max-context tokens",
     )
+    flag(
+        "--prefix-sessions",
+        type=whole_number(0, otherwise="where 0 keeps nothing"),
+        default=defaults.prefix_sessions,
+        metavar="N",
+        help="whose KV cache is kept when they end: a chat's next turn reads only what is new",
+    )
     flag("--no-lookup", action="store_true", help="draft with the assistant only")
     flag(
         "--no-memory",
@@ -164,6 +171,7 @@ def settings_of(args: argparse.Namespace) -> DraftSettings:
         max_draft=args.max_draft,
         min_probability=args.min_probability,
         max_context_tokens=args.max_context,
+        prefix_sessions=args.prefix_sessions,
     )
 
 
