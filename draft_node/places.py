@@ -14,7 +14,8 @@ from anydraft.text.tree import TextTree
 from anydraft.v1.prompt_pb2 import Prompt
 from draft_node.drafters.base import Drafter, DraftStream
 
-DEFAULT_MAX_SESSIONS = 32
+DEFAULT_MAX_SESSIONS = 64
+"""As many as a verify node has open, unless told otherwise."""
 
 
 class Places:

@@ -48,13 +48,20 @@ class DrafterPool:
 
     async def run(self) -> None:
         while True:
-            found = await asyncio.gather(*(_resolve(target) for target in self._targets))
-            # A name that is not found just now stands for what it stood for.
-            known = [addresses for addresses in found if addresses is not None]
-            self._admit({address for addresses in known for address in addresses})
-            if len(known) == len(found):
-                await self._dismiss({address for addresses in known for address in addresses})
+            try:
+                await self._look_up()
+            except Exception:  # the pool is then what it was
+                _log.exception("the drafters could not be looked up")
             await asyncio.sleep(_RESOLVE_EVERY_S)
+
+    async def _look_up(self) -> None:
+        found = await asyncio.gather(*(_resolve(target) for target in self._targets))
+        known = [addresses for addresses in found if addresses is not None]
+        listed = {address for addresses in known for address in addresses}
+        self._admit(listed)
+        # A name that is not found just now stands for what it stood for.
+        if len(known) == len(found):
+            await self._dismiss(listed)
 
     async def take(self) -> PoolMember:
         """The member with the most room, once there is one. Give it back with

@@ -147,11 +147,23 @@ def test_drafters_on_the_targets_own_cores_take_turns(target: Target) -> None:
             assert list(ask(verify).token_ids) == target.ids
 
 
-def test_a_drafter_that_comes_later(target: Target) -> None:
-    """An answer begins alone, and is drafted from where it is when somebody comes."""
+@pytest.mark.parametrize("in_turn", [False, True])
+def test_a_pool_without_anybody(target: Target, in_turn: bool) -> None:
+    with nodes.verify_node(target.served(), free_address(), in_turn=in_turn) as verify:
+        answer = ask(verify)
+    assert list(answer.token_ids) == target.ids
+    assert answer.stats.rounds <= TOKENS
+
+
+def free_address() -> str:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{probe.getsockname()[1]}"
+        return f"127.0.0.1:{probe.getsockname()[1]}"
+
+
+def test_a_drafter_that_comes_later(target: Target) -> None:
+    """An answer begins alone, and is drafted from where it is when somebody comes."""
+    address = free_address()
     with (
         ExitStack() as stack,
         nodes.verify_node(target.served(step_s=0.03), address) as verify,
