@@ -89,6 +89,11 @@ class DraftingLoop:
             self._commits.append(committed)
             self._woken.set()
 
+    @property
+    def num_unheard(self) -> int:
+        """Commits that no pass has taken in yet."""
+        return len(self._commits)
+
     def close(self) -> None:
         """Makes `run` return after the pass at hand, behind which the stream is closed. Waits for
         neither, so that nothing can come between. Idempotent."""

@@ -12,6 +12,10 @@ from anydraft.v1.verification_pb2 import Draft
 from draft_node.assisted_answer import Drafting
 from draft_node.drafting_loop import DraftingLoop
 
+_MOST_UNHEARD = 1024
+"""Commits that wait for a pass. More are left in gRPC's flow control, at the caller's expense."""
+_UNHEARD_POLL_S = 0.02
+
 
 class DraftingSession:
     """`drafts` once, then `close`, whatever happened. Belongs to one event loop."""
@@ -77,6 +81,8 @@ class DraftingSession:
                         reason="COMMIT_EXPECTED",
                     )
                 self._commit(request.commit)
+                while self._loop.num_unheard >= _MOST_UNHEARD:  # noqa: ASYNC110 - a thread hears
+                    await asyncio.sleep(_UNHEARD_POLL_S)
         except AnydraftError as error:
             self._error = error
         finally:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -30,9 +31,11 @@ from anydraft.v1.server_pb2 import GetServerInfoRequest
 from anydraft.v1.server_pb2_grpc import ServerServiceStub
 from anydraft.v1.verification_pb2 import VerifyRequest
 from anydraft.version import PROTOCOL_REVISION
+from draft_node import drafting_service
 from draft_node.drafters.assistant import AssistantDrafter
 from draft_node.drafters.base import Drafter
 from draft_node.drafters.combined import CombinedDrafter
+from draft_node.drafting_session import DraftingSession
 from draft_node.lifecycle import DraftNode
 from draft_node.load import LoadedDrafter
 from tests.draft.played import ANSWER, PROMPT, both, generate, honest
@@ -262,6 +265,42 @@ async def test_a_cancel_at_any_moment(engine: ScriptedEngine, drafter: CombinedD
 async def _play(call: Any) -> None:
     assert (await call.read()).HasField("opened")
     await follow(call, ScriptedVerifier(ANSWER))
+
+
+async def test_a_flood_of_commits_is_not_held(
+    engine: ScriptedEngine, drafter: CombinedDrafter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While a pass takes for ever, as many wait as may; then all of them are heard."""
+    leave = threading.Event()
+    next_id = engine.next_id
+
+    def hold(ids: list[int]) -> int:
+        leave.wait(20)
+        return next_id(ids)
+
+    monkeypatch.setattr(engine, "next_id", hold)
+    sessions: list[DraftingSession] = []
+
+    def made(*args: Any) -> DraftingSession:
+        sessions.append(DraftingSession(*args))
+        return sessions[-1]
+
+    monkeypatch.setattr(drafting_service, "DraftingSession", made)
+    async with drafting_node(drafter) as channel:
+        call = await opened(channel)
+        flood = asyncio.create_task(_flood(call, 3000))
+        await until(lambda: sessions[0]._loop.num_unheard >= 1024)
+        await asyncio.sleep(0.1)
+        assert sessions[0]._loop.num_unheard == 1024
+        leave.set()
+        await asyncio.wait_for(flood, 20)
+        await until(lambda: sessions[0]._loop.num_unheard == 0)
+        call.cancel()
+
+
+async def _flood(call: Any, count: int) -> None:
+    for _ in range(count):
+        await call.write(DraftRequest(commit=Commit(credit_pieces=48)))
 
 
 async def test_a_node_that_stops_does_not_wait_for_its_sessions(
