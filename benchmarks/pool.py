@@ -2,8 +2,8 @@
 nothing of them; the target and the assistant are simulated, at a round trip of 0 ms.
 
 Beside it the same target alone, and the same assistant as a draft node in front of it. Then the
-pool again, while one of its drafters is killed (-9) every few seconds and started anew: every
-answer must be the one that was recorded.
+pool again, while of its drafters the one that has something to do is killed (-9) every few seconds
+and started anew: every answer must be the one that was recorded.
 """
 
 from __future__ import annotations
@@ -16,7 +16,10 @@ import tempfile
 import time
 from collections.abc import Sequence
 from contextlib import AsyncExitStack, suppress
+from itertools import cycle
 from pathlib import Path
+
+import grpc
 
 from anydraft.bench.arms import ASSISTED, TARGET_ONLY, Answer, NodeArm
 from anydraft.bench.memory import Memory
@@ -25,6 +28,9 @@ from anydraft.bench.runs import run_one_by_one
 from anydraft.bench.sources import SPEC_BENCH
 from anydraft.bench.tasks import Task, tasks_of_recordings
 from anydraft.closing import Closing
+from anydraft.rpc.channel import dial_sync
+from anydraft.v1.server_pb2 import GetServerInfoRequest
+from anydraft.v1.server_pb2_grpc import ServerServiceStub
 from benchmarks._common import READY_TIMEOUT_S, BenchmarkNode, Findings, machine_facts, parser
 
 TARGET, ASSISTANT = "qwen2.5-coder-1.5b-instruct", "smollm2-135m-instruct"
@@ -32,6 +38,8 @@ ANSWERS = Path(__file__).parent / "recordings" / "greedy.jsonl"
 STEP_MS, PIECE_MS = 30.0, 8.0
 POOL, KILLED = "pool", "pool_while_drafters_are_killed"
 _MAX_NEW_TOKENS = 96
+_KILL_ROUNDS = 2
+"""How often everything is asked while drafters are killed."""
 
 
 class Drafter(Closing):
@@ -41,6 +49,15 @@ class Drafter(Closing):
         self._args = args
         self._node = BenchmarkNode("draft_node.simulated", [*args, "--listen", "127.0.0.1:0"])
         self.address = self._node.wait_ready(READY_TIMEOUT_S)
+
+    def is_busy(self) -> bool:
+        with dial_sync(self.address) as channel:
+            ask = ServerServiceStub(channel).GetServerInfo
+            try:
+                info = ask(GetServerInfoRequest(), timeout=1.0).info
+            except grpc.RpcError:
+                return False
+        return bool(info.num_drafting_sessions)
 
     def kill_and_restart(self) -> None:
         """Returns before it drafts again."""
@@ -52,14 +69,24 @@ class Drafter(Closing):
         self._node.close()
 
 
-async def kill_in_turn(drafters: Sequence[Drafter], every_s: float, killed: list[float]) -> None:
+async def kill_the_busy(drafters: Sequence[Drafter], every_s: float, killed: list[float]) -> None:
     """Until cancelled."""
     began_at = time.monotonic()
     while True:
-        for drafter in drafters:
-            await asyncio.sleep(every_s)
-            await asyncio.to_thread(drafter.kill_and_restart)
-            killed.append(round(time.monotonic() - began_at, 1))
+        await asyncio.sleep(every_s)
+        killed_one = False
+        while not killed_one:
+            await asyncio.sleep(0.05)
+            killed_one = await asyncio.to_thread(_kill_one, drafters)
+        killed.append(round(time.monotonic() - began_at, 1))
+
+
+def _kill_one(drafters: Sequence[Drafter]) -> bool:
+    for drafter in drafters:
+        if drafter.is_busy():
+            drafter.kill_and_restart()
+            return True
+    return False
 
 
 def rate(answers: Sequence[Answer]) -> float:
@@ -77,7 +104,7 @@ def described(tasks: Sequence[Task], answers: Sequence[Answer], alone: float) ->
         "drafted_tokens": sum(s.drafted for s in stats),
         "accepted_tokens": sum(s.accepted for s in stats),
         "as_recorded": sum(
-            answer.ids == task.expected for task, answer in zip(tasks, answers, strict=True)
+            answer.ids == task.expected for task, answer in zip(cycle(tasks), answers)
         ),
     }
 
@@ -116,9 +143,9 @@ async def measure(args: argparse.Namespace) -> Findings:
             arm.name: [outcome.answers[arm.name][0] for outcome in run.outcomes] for arm in arms
         }
         killed: list[float] = []
-        killing = asyncio.create_task(kill_in_turn(drafters, args.every, killed))
+        killing = asyncio.create_task(kill_the_busy(drafters, args.every, killed))
         try:
-            found[KILLED] = [await arms[-1].ask(task) for task in tasks]
+            found[KILLED] = [await arms[-1].ask(task) for task in tasks * _KILL_ROUNDS]
         finally:
             killing.cancel()
             with suppress(asyncio.CancelledError):
