@@ -14,7 +14,7 @@ from anydraft.extras import needs_extra
 from anydraft.flags import EXIT_BAD_INPUT, Parser, listen_address, number, positive_int
 from anydraft.rpc.loading import end_process
 from anydraft.rpc.logs import add_log_level_flag, set_up_logging
-from verify_node.__main__ import add_pool_flags, pool_of
+from verify_node.pool_flags import add_pool_flags, pool_of
 
 
 def parser() -> argparse.ArgumentParser:
