@@ -34,11 +34,13 @@ class Reason(StrEnum):
     MESSAGE_TOO_LARGE = auto()
     """A message is larger than what either side takes."""
     OPEN_EXPECTED = auto()
-    """A Verify stream began with something else than `open`."""
+    """A Verify or Draft stream began with something else than `open`."""
     DRAFT_EXPECTED = auto()
     """An open Verify stream got something else than `draft` or `close`."""
+    COMMIT_EXPECTED = auto()
+    """An open Draft stream got something else than `commit`."""
     OPEN_TIMEOUT = auto()
-    """A Verify stream did not say for long what it is for."""
+    """A Verify or Draft stream did not say for long what it is for."""
     INVALID_TIMEOUT = auto()
     """A time limit is no number of seconds above 0."""
 
@@ -69,6 +71,8 @@ class Reason(StrEnum):
 
     NODE_FULL = auto()
     """All sessions or all KV tokens are taken; try again."""
+    DRAFTER_FULL = auto()
+    """The draft node drafts as many sessions as it may; answers need no drafts."""
     KV_TOO_SMALL = auto()
     """Prompt and answer would never fit into this node's KV cache."""
     MEMORY_FULL = auto()
@@ -84,10 +88,15 @@ class Reason(StrEnum):
     """The node's host name has no address."""
     VERIFY_NODE_UNREACHABLE = auto()
     """The draft node has no connection to its verify node."""
+    NO_VERIFY_NODE = auto()
+    """The draft node was started without a verify node: it drafts for others, and answers nothing.
+    """
     VERIFY_NODE_NOT_READY = auto()
     """The verify node is loading its model, or going away."""
     NOT_A_VERIFY_NODE = auto()
     """What the draft node dials is another kind of node."""
+    NOT_A_DRAFT_NODE = auto()
+    """What the verify node dials is another kind of node."""
     CONNECTION_LOST = auto()
     """The connection broke during the call."""
     SHUTTING_DOWN = auto()

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 def parser() -> argparse.ArgumentParser:
     from draft_node.load import ENGINES, MIN_CONTEXT_TOKENS, DraftSettings
+    from draft_node.places import DEFAULT_MAX_SESSIONS
 
     defaults = DraftSettings(engine="lookup")
     p = Parser(
@@ -42,9 +43,8 @@ def parser() -> argparse.ArgumentParser:
     flag(
         "--verify",
         type=server_address,
-        default="127.0.0.1:50051",
         metavar="HOST:PORT",
-        help="the verify node to dial",
+        help="the verify node that answers (default: none; verify nodes may dial this one)",
     )
     flag(
         "--listen",
@@ -91,7 +91,22 @@ def parser() -> argparse.ArgumentParser:
         choices=("auto", "yes", "no"),
         default="auto",
         help="whether the verify node uses the same cores: the assistant then reads a prompt after "
-        "it, not beside it; auto: when --verify is a loopback address",
+        "it, not beside it; auto: when --verify is a loopback address. Verify nodes that dial this "
+        "one say so themselves",
+    )
+    flag(
+        "--max-sessions",
+        type=positive_int,
+        default=DEFAULT_MAX_SESSIONS,
+        metavar="N",
+        help="that are drafted at once, each with a KV cache of up to --max-context tokens",
+    )
+    flag(
+        "--prefix-sessions",
+        type=whole_number(0, otherwise="where 0 keeps nothing"),
+        default=defaults.prefix_sessions,
+        metavar="N",
+        help="whose KV cache is kept when they end: a chat's next turn reads only what is new",
     )
     flag("--no-lookup", action="store_true", help="draft with the assistant only")
     flag(
@@ -156,12 +171,13 @@ def settings_of(args: argparse.Namespace) -> DraftSettings:
         max_draft=args.max_draft,
         min_probability=args.min_probability,
         max_context_tokens=args.max_context,
+        prefix_sessions=args.prefix_sessions,
     )
 
 
 def _shares_machine(args: argparse.Namespace) -> bool:
     if args.same_machine == "auto":
-        return parse_target(args.verify).is_loopback
+        return args.verify is not None and parse_target(args.verify).is_loopback
     return bool(args.same_machine == "yes")
 
 
@@ -169,7 +185,12 @@ async def _serve(settings: DraftSettings, args: argparse.Namespace) -> int:
     from draft_node.lifecycle import DraftNode
     from draft_node.load import load_drafter, load_lookup
 
-    node = DraftNode(args.verify, args.listen, max_draft=settings.max_draft)
+    node = DraftNode(
+        args.verify,
+        args.listen,
+        max_draft=settings.max_draft,
+        max_sessions=args.max_sessions,
+    )
     try:
         # Before the assistant is fetched: a port that is taken should show at once.
         await node.start()

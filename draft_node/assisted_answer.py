@@ -150,12 +150,14 @@ class AssistedAnswer:
     def _start_drafting(self, spec: GenerationSpec) -> None:
         try:
             self._loop = DraftingLoop(
-                self._drafting.drafter.open(spec.prompt),
+                self._drafting.drafter.open(spec.prompt, in_turn=self._drafting.in_turn),
                 self._drafting.worker,
                 self._send,
                 max_draft=self._drafting.max_draft,
                 in_turn=self._drafting.in_turn,
             )
+        except AnydraftError as error:
+            _log.warning("no drafts for this answer: %s", error)
         except Exception:  # whatever a drafter dies of, the answer does not need it
             _log.warning("no drafts for this answer: the drafter failed", exc_info=True)
 
@@ -185,7 +187,7 @@ class AssistedAnswer:
                 return GenerateResponse(opened=response.opened)
             case "verdict":
                 if self._loop is not None:
-                    self._loop.verdict(response.verdict)
+                    self._loop.commit(response.verdict)
                 return _delta(response.verdict)
             case "finished":
                 return GenerateResponse(finished=self._with_own_stats(response.finished))

@@ -6,10 +6,11 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable
+from typing import Protocol
 
 from anydraft.errors import AnydraftError, InternalError
 from anydraft.text.tree import TextTree
-from anydraft.v1.verification_pb2 import Draft, Verdict
+from anydraft.v1.verification_pb2 import Draft
 from draft_node.drafters.base import DraftStream
 from draft_node.drafting_thread import DraftingThread
 from draft_node.outbox import Outbox
@@ -23,8 +24,24 @@ MAX_DRAFT_BYTES = 64 * 1024
 """Of their text. A single message that exceeds gRPC's limit would end the call."""
 
 
+class Committed(Protocol):
+    """What drafting needs to hear of a step: a `Verdict`, or a `Commit`."""
+
+    @property
+    def base_bytes(self) -> int: ...
+
+    @property
+    def text(self) -> str: ...
+
+    @property
+    def credit_pieces(self) -> int: ...
+
+    @property
+    def turn_ms(self) -> float: ...
+
+
 class DraftingLoop:
-    """Belongs to one event loop, and owns its stream. `opened` and `verdict` are told what the
+    """Belongs to one event loop, and owns its stream. `opened` and `commit` are told what the
     verifier said; `run` drafts and sends; `close` in the end, whether or not it ran.
 
     Each pass begins by hearing what has come by then, on the drafting thread, to which tree and
@@ -53,7 +70,7 @@ class DraftingLoop:
         """Whether the last pass hung anything, and no verdict has come since."""
         self._tree = TextTree(max_pieces=max_draft, max_bytes=MAX_DRAFT_BYTES)
         self._outbox = Outbox(self._tree)
-        self._verdicts: deque[Verdict] = deque()
+        self._commits: deque[Committed] = deque()
         self._woken = asyncio.Event()
         self._credit_pieces: int | None = None
         self._credit_bytes = 0
@@ -67,10 +84,15 @@ class DraftingLoop:
         self._credit_pieces, self._credit_bytes = credit_pieces, credit_bytes
         self._woken.set()
 
-    def verdict(self, verdict: Verdict) -> None:
+    def commit(self, committed: Committed) -> None:
         if not self._closed:
-            self._verdicts.append(verdict)
+            self._commits.append(committed)
             self._woken.set()
+
+    @property
+    def num_unheard(self) -> int:
+        """Commits that no pass has taken in yet."""
+        return len(self._commits)
 
     def close(self) -> None:
         """Makes `run` return after the pass at hand, behind which the stream is closed. Waits for
@@ -126,21 +148,21 @@ class DraftingLoop:
         return self._stream.worth(self._tree) if self._may_grow() else 1.0
 
     def _hear(self) -> None:
-        while self._verdicts:
-            verdict = self._verdicts[0]
-            if verdict.base_bytes != self._tree.committed_bytes:
+        while self._commits:
+            committed = self._commits[0]
+            if committed.base_bytes != self._tree.committed_bytes:
                 raise InternalError(
-                    f"A verdict begins at byte {verdict.base_bytes}, but "
+                    f"A verdict begins at byte {committed.base_bytes}, but "
                     f"{self._tree.committed_bytes} are committed. Report this as a bug.",
                     reason="VERDICT_OUT_OF_ORDER",
                 )
-            self._credit_pieces = verdict.credit_pieces
+            self._credit_pieces = committed.credit_pieces
             self._has_grown = False
-            self._tree.commit(verdict.text.encode())
+            self._tree.commit(committed.text.encode())
             self._outbox.forget_decided()
-            self._stream.commit(verdict.text, turn_ms=verdict.turn_ms)
+            self._stream.commit(committed.text, turn_ms=committed.turn_ms)
             # Only now: what went wrong with it must not be forgotten by a pass that asks again.
-            self._verdicts.popleft()
+            self._commits.popleft()
 
     def _due(self) -> Draft | None:
         """What to send now, if anything."""

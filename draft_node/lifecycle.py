@@ -12,46 +12,62 @@ import grpc.aio
 from anydraft.rpc.channel import KEEP_ALIVE, KeepAlive, dial
 from anydraft.rpc.loading import load_aside
 from anydraft.rpc.server import NodeServer
-from anydraft.v1 import generation_pb2, server_pb2
+from anydraft.v1 import drafting_pb2, generation_pb2, server_pb2
+from anydraft.v1.drafting_pb2_grpc import add_DraftingServiceServicer_to_server
 from anydraft.v1.generation_pb2_grpc import add_GenerationServiceServicer_to_server
 from anydraft.v1.server_pb2_grpc import add_ServerServiceServicer_to_server
 from draft_node.assisted_answer import Drafting
 from draft_node.drafting_loop import DEFAULT_MAX_DRAFT
+from draft_node.drafting_service import DraftingService
 from draft_node.drafting_thread import DraftingThread
 from draft_node.load import LoadedDrafter
+from draft_node.places import DEFAULT_MAX_SESSIONS, BoundedDrafter, Places
 from draft_node.services import GenerationService, ServerService
 from draft_node.verify_watch import VerifyWatch
 
 _log = logging.getLogger(__name__)
 
 _GENERATION = generation_pb2.DESCRIPTOR.services_by_name["GenerationService"].full_name
+_DRAFTING = drafting_pb2.DESCRIPTOR.services_by_name["DraftingService"].full_name
 _SERVER = server_pb2.DESCRIPTOR.services_by_name["ServerService"].full_name
 
 
 class DraftNode:
     """Build it inside the event loop that will run it. Drafter and verify node may come later;
-    health of `GenerationService` says when both are there."""
+    health of `GenerationService` says when both are there, that of `DraftingService` when the
+    drafter is."""
 
     def __init__(
         self,
-        verify: str,
+        verify: str | None,
         listen: str,
         *,
         max_draft: int = DEFAULT_MAX_DRAFT,
+        max_sessions: int = DEFAULT_MAX_SESSIONS,
         keep_alive: KeepAlive = KEEP_ALIVE,
     ) -> None:
-        """Raises InvalidRequestError when `verify` or `listen` is not HOST:PORT."""
+        """Without `verify` it only drafts, for verify nodes that dial it. Beyond `max_sessions` at
+        once those are refused; answers of its own go on without drafts.
+
+        Raises InvalidRequestError when `verify` or `listen` is not HOST:PORT.
+        """
         self._verify = verify
         self._address = listen
         self._max_draft = max_draft
         self._server = NodeServer(listen, keep_alive=keep_alive)
-        self._channel: grpc.aio.Channel = dial(verify, keep_alive)
+        self._channel: grpc.aio.Channel | None = None
         self._worker = DraftingThread()
-        self._watch = VerifyWatch(self._channel, verify, self._tell_health)
+        self._places = Places(max_sessions)
+        self._watch: VerifyWatch | None = None
+        if verify is not None:
+            self._channel = dial(verify, keep_alive)
+            self._watch = VerifyWatch(self._channel, verify, self._tell_health)
         self._watching: asyncio.Task[None] | None = None
-        self._generation = GenerationService(self._channel, verify)
-        self._about = ServerService(self._watch, verify)
+        self._generation = GenerationService(self._channel, verify or "")
+        self._drafting = DraftingService(self._places)
+        self._about = ServerService(self._watch, verify or "", self._places)
         add_GenerationServiceServicer_to_server(self._generation, self._server.server)
+        add_DraftingServiceServicer_to_server(self._drafting, self._server.server)
         add_ServerServiceServicer_to_server(self._about, self._server.server)
 
     async def start(self) -> str:
@@ -59,14 +75,15 @@ class DraftNode:
         FailedPreconditionError when it is taken."""
         self._address = await self._server.start()
         await self._server.set_ready([_SERVER])
-        self._watching = asyncio.create_task(self._watch.run())
+        if self._watch is not None:
+            self._watching = asyncio.create_task(self._watch.run())
         return self._address
 
     async def serve(self, loaded: LoadedDrafter) -> None:
         """New answers are drafted by this one from now on."""
-        self._generation.drafting = Drafting(
-            loaded.drafter, self._worker, self._max_draft, loaded.in_turn
-        )
+        drafter = BoundedDrafter(loaded.drafter, self._places)
+        drafting = Drafting(drafter, self._worker, self._max_draft, loaded.in_turn)
+        self._generation.drafting = self._drafting.drafting = drafting
         self._about.loaded = loaded
         await self._tell_health()
 
@@ -106,7 +123,8 @@ class DraftNode:
         if self._watching is not None:
             self._watching.cancel()
         await self._server.stop(grace_s)
-        await self._channel.close()
+        if self._channel is not None:
+            await self._channel.close()
         self._worker.close()
 
     async def _take(
@@ -124,13 +142,15 @@ class DraftNode:
     async def _serve_and_say(self, loaded: LoadedDrafter) -> None:
         await self.serve(loaded)
         _log.info(
-            "anydraft-draft ready on %s (assistant %s, engine %s, verify %s)",
+            "anydraft-draft ready on %s (assistant %s, engine %s, %s)",
             self._address,
             loaded.assistant,
             loaded.engine,
-            self._verify,
+            "drafts only" if self._verify is None else f"verify {self._verify}",
         )
 
     async def _tell_health(self) -> None:
-        is_ready = self._generation.drafting is not None and self._watch.is_good
-        await self._server.set_ready([_GENERATION], is_ready)
+        drafts = self._drafting.drafting is not None
+        answers = drafts and self._watch is not None and self._watch.is_good
+        await self._server.set_ready([_DRAFTING], drafts)
+        await self._server.set_ready([_GENERATION], answers)

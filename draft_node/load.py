@@ -15,6 +15,7 @@ from draft_node.drafters.assistant import (
 )
 from draft_node.drafters.base import Drafter
 from draft_node.drafters.combined import CombinedDrafter
+from draft_node.drafters.kept_prefixes import DEFAULT_PREFIX_SESSIONS, KeptPrefixes
 from draft_node.drafters.lookup import AnswerMemory, LookupDrafter
 from draft_node.drafting_loop import DEFAULT_MAX_DRAFT
 
@@ -57,6 +58,8 @@ class DraftSettings:
     """Paths less likely than this are not drafted."""
     max_context_tokens: int = DEFAULT_MAX_CONTEXT_TOKENS
     """How much of a text a session holds in the assistant's cache, at most."""
+    prefix_sessions: int = DEFAULT_PREFIX_SESSIONS
+    """Of how many sessions that ended the cache is kept, for those that go on from them."""
 
     def __post_init__(self) -> None:
         """Raises InvalidRequestError naming the flag that is wrong."""
@@ -112,7 +115,7 @@ def load_drafter(settings: DraftSettings, load_engine: EngineLoader | None = Non
         tokenizer,
         settings.min_probability,
         settings.max_context_tokens,
-        shares_machine=settings.shares_machine,
+        prefixes=KeptPrefixes(settings.prefix_sessions) if settings.prefix_sessions else None,
     )
     drafter: Drafter = assistant
     if settings.lookup:

@@ -8,7 +8,7 @@ from contextlib import ExitStack, suppress
 
 import grpc.aio
 
-from anydraft.errors import UnavailableError
+from anydraft.errors import FailedPreconditionError, UnavailableError
 from anydraft.rpc.answer_log import AnswerLog
 from anydraft.rpc.calls import answering
 from anydraft.v1.generation_pb2 import GenerateRequest, GenerateResponse
@@ -23,6 +23,7 @@ from anydraft.v1.server_pb2_grpc import ServerServiceServicer
 from anydraft.version import PROTOCOL_REVISION, VERSION
 from draft_node.assisted_answer import AssistedAnswer, Drafting
 from draft_node.load import LoadedDrafter
+from draft_node.places import Places
 from draft_node.verify_watch import VerifyWatch
 
 _FIRST_LOOK_S = 2.0
@@ -34,8 +35,8 @@ Context = grpc.aio.ServicerContext[object, object]
 class GenerationService(GenerationServiceServicer):
     """`Generate`, by way of one Verify stream for each answer."""
 
-    def __init__(self, channel: grpc.aio.Channel, address: str) -> None:
-        """`address` is where `channel` leads, for error messages."""
+    def __init__(self, channel: grpc.aio.Channel | None, address: str) -> None:
+        """`address` is where `channel` leads, for error messages. Without one: no answers."""
         self._channel = channel
         self._address = address
         self.drafting: Drafting | None = None
@@ -44,6 +45,13 @@ class GenerationService(GenerationServiceServicer):
     async def Generate(  # noqa: N802
         self, request: GenerateRequest, context: Context
     ) -> AsyncIterator[GenerateResponse]:
+        if self._channel is None:
+            AnswerLog().end("NO_VERIFY_NODE")
+            raise FailedPreconditionError(
+                "This node drafts for verify nodes that dial it, no more. Ask one of those, or "
+                "restart this node with --verify HOST:PORT.",
+                reason="NO_VERIFY_NODE",
+            )
         if self.drafting is None:
             AnswerLog().end("MODEL_LOADING")
             raise UnavailableError(
@@ -66,29 +74,35 @@ class GenerationService(GenerationServiceServicer):
 class ServerService(ServerServiceServicer):
     """What this node is, and the target as its verify node describes it."""
 
-    def __init__(self, watch: VerifyWatch, verify_address: str) -> None:
+    def __init__(self, watch: VerifyWatch | None, verify_address: str, places: Places) -> None:
+        """`watch`: of the verify node, where there is one."""
         self._watch = watch
         self._verify_address = verify_address
+        self._places = places
         self.loaded: LoadedDrafter | None = None
         """None while it is loading."""
 
     async def GetServerInfo(  # noqa: N802
         self, request: GetServerInfoRequest, context: Context
     ) -> GetServerInfoResponse:
-        with suppress(TimeoutError):
-            async with asyncio.timeout(_FIRST_LOOK_S):
-                await self._watch.first_look()
+        if self._watch is not None:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_FIRST_LOOK_S):
+                    await self._watch.first_look()
         return GetServerInfoResponse(info=self._info())
 
     def _info(self) -> ServerInfo:
         info = ServerInfo()
-        if self._watch.info is not None:
-            # The target is the same on both nodes.
-            info.CopyFrom(self._watch.info)
+        if self._watch is not None:
+            if self._watch.info is not None:
+                # The target is the same on both nodes.
+                info.CopyFrom(self._watch.info)
+            info.verify_address = self._verify_address
         info.role = NODE_ROLE_DRAFT
         info.version = VERSION
         info.protocol_revision = PROTOCOL_REVISION
-        info.verify_address = self._verify_address
+        info.num_drafting_sessions = self._places.num_taken
+        info.max_drafting_sessions = self._places.limit
         info.engine = "loading" if self.loaded is None else self.loaded.engine
         if self.loaded is not None:
             info.assistant = self.loaded.assistant

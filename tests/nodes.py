@@ -15,6 +15,7 @@ from draft_node.drafters.base import Drafter
 from draft_node.lifecycle import DraftNode
 from draft_node.load import LoadedDrafter
 from tests.models_zoo import VOCABULARY
+from verify_node.drafter_pool import DrafterPool
 from verify_node.lifecycle import VerifyNode
 from verify_node.runners.context_limit import context_tokens
 from verify_node.runners.proof import choose_runner
@@ -64,11 +65,12 @@ def served(
 
 
 @contextmanager
-def verify_node(model: ServedModel) -> Iterator[str]:
-    """Yields its address."""
+def verify_node(model: ServedModel, *drafters: str, in_turn: bool = False) -> Iterator[str]:
+    """Yields its address. It dials `drafters`."""
 
     async def build() -> VerifyNode:
-        return VerifyNode("127.0.0.1:0")
+        pool = DrafterPool(drafters, in_turn=in_turn) if drafters else None
+        return VerifyNode("127.0.0.1:0", pool=pool)
 
     with loop_thread() as loop:
         node = loop.run(build())
@@ -81,11 +83,13 @@ def verify_node(model: ServedModel) -> Iterator[str]:
 
 
 @contextmanager
-def draft_node(drafter: Drafter, verify_address: str, **settings: int) -> Iterator[str]:
+def draft_node(
+    drafter: Drafter, verify_address: str | None, listen: str = "127.0.0.1:0", **settings: int
+) -> Iterator[str]:
     """Yields its address."""
 
     async def build() -> DraftNode:
-        return DraftNode(verify_address, "127.0.0.1:0", **settings)
+        return DraftNode(verify_address, listen, **settings)
 
     with loop_thread() as loop:
         node = loop.run(build())

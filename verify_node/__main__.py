@@ -23,6 +23,7 @@ from anydraft.flags import (
 )
 from anydraft.rpc.loading import end_process
 from anydraft.rpc.logs import add_log_level_flag, set_up_logging
+from verify_node.pool_flags import add_pool_flags, pool_of
 
 if TYPE_CHECKING:
     from verify_node.load import LoadOptions
@@ -121,6 +122,7 @@ def parser() -> argparse.ArgumentParser:
         metavar="SECONDS",
         help="to finish on exit",
     )
+    add_pool_flags(p)
     add_log_level_flag(p)
     return p
 
@@ -163,7 +165,7 @@ async def _serve(options: LoadOptions, args: argparse.Namespace) -> int:
     from verify_node.lifecycle import VerifyNode
     from verify_node.load import load
 
-    node = VerifyNode(args.listen)
+    node = VerifyNode(args.listen, pool=pool_of(args))
     try:
         # The address is had before the model is loaded, which may take minutes.
         await node.start()

@@ -16,6 +16,7 @@ from anydraft.v1 import generation_pb2, server_pb2, verification_pb2
 from anydraft.v1.generation_pb2_grpc import add_GenerationServiceServicer_to_server
 from anydraft.v1.server_pb2_grpc import add_ServerServiceServicer_to_server
 from anydraft.v1.verification_pb2_grpc import add_VerificationServiceServicer_to_server
+from verify_node.drafter_pool import DrafterPool
 from verify_node.served_model import ServedModel
 from verify_node.services import (
     GenerationService,
@@ -42,24 +43,31 @@ _LAST_WORDS_S = 2.0
 class VerifyNode:
     """Build it inside the event loop that will run it."""
 
-    def __init__(self, listen: str) -> None:
-        """Raises InvalidRequestError when `listen` is not HOST:PORT."""
+    def __init__(self, listen: str, *, pool: DrafterPool | None = None) -> None:
+        """Owns `pool`, which drafts for its own answers.
+
+        Raises InvalidRequestError when `listen` is not HOST:PORT.
+        """
         sys.setswitchinterval(_SWITCH_INTERVAL_S)
         self._slot = ModelSlot()
         self._node = NodeServer(listen)
         self._address = listen
+        self._pool = pool
+        self._pooling: asyncio.Task[None] | None = None
         self._ending: asyncio.Task[None] | None = None
         self.failure: BaseException | None = None
         """Why the target serves no more, when nobody told it to stop."""
         server = self._node.server
         add_VerificationServiceServicer_to_server(VerificationService(self._slot), server)
-        add_GenerationServiceServicer_to_server(GenerationService(self._slot), server)
+        add_GenerationServiceServicer_to_server(GenerationService(self._slot, pool), server)
         add_ServerServiceServicer_to_server(ServerService(self._slot), server)
 
     async def start(self) -> str:
         """Listens, before there is a model: returns the bound "host:port" and is alive, but not
         ready. FailedPreconditionError when the address is taken."""
         self._address = await self._node.start()
+        if self._pool is not None:
+            self._pooling = asyncio.create_task(self._pool.run())
         return self._address
 
     async def serve(self, model: ServedModel) -> None:
@@ -108,6 +116,10 @@ class VerifyNode:
     async def stop(self, grace_s: float = 0.0) -> None:
         """Stops and frees everything. Idempotent."""
         await self._node.stop(grace_s)
+        if self._pooling is not None:
+            self._pooling.cancel()
+        if self._pool is not None:
+            await self._pool.close()
         if self._slot.model is not None:
             await asyncio.to_thread(self._slot.model.close)
 

@@ -24,7 +24,9 @@ from anydraft.v1.generation_pb2_grpc import GenerationServiceServicer
 from anydraft.v1.server_pb2_grpc import ServerServiceServicer
 from anydraft.v1.verification_pb2_grpc import VerificationServiceServicer
 from anydraft.version import PROTOCOL_REVISION, VERSION
+from verify_node.drafter_pool import DrafterPool
 from verify_node.open_answer import OpenAnswer, open_answer
+from verify_node.pooled_drafts import drafted
 from verify_node.served_model import ServedModel
 from verify_node.session_text import TextBlock
 
@@ -152,27 +154,41 @@ def _verdict(block: TextBlock) -> verification.Verdict:
 
 
 class GenerationService(GenerationServiceServicer):
-    """The target alone, on the same engine."""
+    """Answers on the same engine: the target's alone, or drafted by a pool that this node dials."""
 
-    def __init__(self, slot: ModelSlot) -> None:
+    def __init__(self, slot: ModelSlot, pool: DrafterPool | None = None) -> None:
         self._slot = slot
+        self._pool = pool
 
     async def Generate(  # noqa: N802
         self, request: generation.GenerateRequest, context: Context
     ) -> AsyncIterator[generation.GenerateResponse]:
         model, session_id = self._slot.require(), uuid.uuid4().hex
-        async with open_answer(model, request.spec, session_id, expects_drafts=False) as answer:
+        pool = self._pool
+        async with open_answer(
+            model,
+            request.spec,
+            session_id,
+            expects_drafts=pool is not None,
+            drafts_in_turn=pool is not None and pool.in_turn,
+        ) as answer:
             with answering():
-                yield generation.GenerateResponse(opened=answer.opened())
-                async for block in answer.blocks():
-                    yield generation.GenerateResponse(delta=_delta(block))
-                    if block.finished is not None:
-                        yield generation.GenerateResponse(finished=block.finished)
+                async with drafted(answer, request.spec.prompt, pool) as tell:
+                    yield generation.GenerateResponse(opened=answer.opened())
+                    async for block in answer.blocks():
+                        tell(block)
+                        yield generation.GenerateResponse(delta=_delta(block))
+                        if block.finished is not None:
+                            yield generation.GenerateResponse(finished=block.finished)
 
 
 def _delta(block: TextBlock) -> generation.TextDelta:
     return generation.TextDelta(
-        text=block.user_text, token_ids=block.token_ids, logprobs=block.logprobs
+        text=block.user_text,
+        token_ids=block.token_ids,
+        # Where the user's text differs, it is by a few bytes at its end.
+        drafted_bytes=min(block.drafted_bytes, len(block.user_text.encode())),
+        logprobs=block.logprobs,
     )
 
 

@@ -26,8 +26,8 @@ class Pair:
     verify_address: str | None = None
     """A verify node that runs already; None starts one here."""
     remembers: bool = False
-    """Whether draft nodes search earlier answers: of prompts that are asked again and again, as
-    here, they would know everything."""
+    """Whether draft nodes search earlier answers, and keep what they have read: of prompts that are
+    asked again and again, as here, they would know everything."""
 
     @property
     def shares_cores(self) -> bool:

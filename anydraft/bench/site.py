@@ -98,7 +98,7 @@ class Site(Closing):
         is_shared = pair.shares_cores and conditions.step is None
         args += ["--same-machine", "yes" if is_shared else "no"]
         if not pair.remembers:
-            args.append("--no-memory")
+            args += ["--no-memory", "--prefix-sessions", "0"]
         if pair.assistant == RANDOM:
             module = "draft_node.simulated"
             args += ["--useless", "--no-lookup"]

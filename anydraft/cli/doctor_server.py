@@ -59,6 +59,8 @@ def _readiness(address: str, health: Health, info: ServerInfo, client: Client) -
         problem = f"gave no token within {_ANSWER_TIMEOUT_S:g} s"
         return warn(address, problem, "it is busy or loading: ask again, or see its log")
     except AnydraftError as error:
+        if error.reason == "NO_VERIFY_NODE":
+            return ok(address, "drafts for verify nodes that dial it, and answers nobody itself")
         if health is Health.SERVING:
             return _failed(address, error, lead="says that it is ready, but does not answer: ")
         if error.reason in _PASSES or info.role != "draft":

@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Sequence
 
 from anydraft.errors import InvalidFieldError
+from anydraft.v1.drafting_pb2 import Commit, OpenDrafting
 from anydraft.v1.prompt_pb2 import (
     ChatMessage,
     GenerationSpec,
@@ -21,6 +22,8 @@ from anydraft.v1.verification_pb2 import Draft
 
 MAX_PROMPT_BYTES = 1024 * 1024
 """UTF-8 bytes of the text, or of all messages: some 250,000 tokens of English."""
+MAX_ANSWER_BYTES = 2 * 1024 * 1024
+"""Of an answer that others make: beyond any context, and less than a message holds."""
 MAX_MESSAGES = 4096
 MAX_ROLE_BYTES = 64
 MAX_NAME_BYTES = 1024
@@ -37,7 +40,7 @@ MAX_DRAFT_PIECES = 4096
 def validate_spec(spec: GenerationSpec) -> None:
     """Raises InvalidFieldError for the first field that is missing or out of range."""
     _require_short("model", spec.model, MAX_NAME_BYTES)
-    _validate_prompt(spec.prompt)
+    validate_prompt(spec.prompt)
     _validate_sampling(spec.sampling)
     _validate_stop(spec.stop)
     if spec.HasField("logprobs") and spec.logprobs > MAX_LOGPROBS:
@@ -60,7 +63,26 @@ def validate_draft(draft: Draft) -> None:
         raise _out_of_range("draft.needs_ms", draft.needs_ms, "finite and 0 or more")
 
 
-def _validate_prompt(prompt: Prompt) -> None:
+def validate_drafting(opening: OpenDrafting) -> None:
+    """Raises InvalidFieldError for the first field that is missing or out of range."""
+    validate_prompt(opening.prompt)
+    _require_short("open.committed_text", opening.committed_text, MAX_ANSWER_BYTES)
+    _require_short("open.tenant", opening.tenant, MAX_NAME_BYTES)
+
+
+def validate_commit(commit: Commit, committed_bytes: int) -> None:
+    """Raises InvalidFieldError unless it goes on where `committed_bytes` of an answer stand."""
+    if commit.base_bytes != committed_bytes:
+        allowed = f"{committed_bytes}, where the text before it ends"
+        raise _out_of_range("commit.base_bytes", commit.base_bytes, allowed)
+    if committed_bytes + len(commit.text.encode()) > MAX_ANSWER_BYTES:
+        raise _too_many("the answer", MAX_ANSWER_BYTES + 1, "bytes", MAX_ANSWER_BYTES)
+    if not 0 <= commit.turn_ms < math.inf:
+        raise _out_of_range("commit.turn_ms", commit.turn_ms, "finite and 0 or more")
+
+
+def validate_prompt(prompt: Prompt) -> None:
+    """Raises InvalidFieldError when it is empty or too large."""
     match prompt.WhichOneof("prompt"):
         case None:
             raise _missing("prompt", "give a text or chat messages")

@@ -20,6 +20,7 @@ from anydraft.text.tree import Node, Piece, TextTree
 from anydraft.v1.prompt_pb2 import Prompt
 from draft_node.common_prefix import common_prefix
 from draft_node.drafters.branches import Branch, Root, follow
+from draft_node.drafters.kept_prefixes import KeptPrefixes
 from draft_node.drafters.thrift import ReadingPace, Thrift
 from draft_node.engines.base import AssistantEngine, Choices
 
@@ -50,10 +51,9 @@ class AssistantDrafter:
     """Paths less likely than this, from the committed text, are not drafted."""
     max_context_tokens: int = DEFAULT_MAX_CONTEXT_TOKENS
     """How much of a text a session holds in its cache, where the engine could hold more."""
-    shares_machine: bool = False
-    """Whether the target computes on the same cores. A prompt is then read only once the target has
-    read it, for the user would wait for the sum of both, and passes must pay (`Thrift`)."""
     pace: ReadingPace = field(default_factory=ReadingPace)
+    prefixes: KeptPrefixes | None = None
+    """What sessions that ended have read; None keeps nothing."""
 
     @property
     def context_tokens(self) -> int:
@@ -66,19 +66,27 @@ class AssistantDrafter:
     def description(self) -> str:
         return self.engine.description
 
-    def open(self, prompt: Prompt) -> AssistantStream:
-        return AssistantStream(self, prompt)
+    def open(self, prompt: Prompt, *, in_turn: bool = False, tenant: str = "") -> AssistantStream:
+        """`in_turn`: the target computes on the same cores. A prompt is then read only once the
+        target has read it, for the user would wait for the sum of both, and passes must pay
+        (`Thrift`)."""
+        return AssistantStream(self, prompt, in_turn=in_turn, tenant=tenant)
 
 
 class AssistantStream:
     """See `draft_node.drafters.base.DraftStream`."""
 
-    def __init__(self, drafter: AssistantDrafter, prompt: Prompt) -> None:
+    def __init__(
+        self, drafter: AssistantDrafter, prompt: Prompt, *, in_turn: bool, tenant: str
+    ) -> None:
         self._engine = drafter.engine
         self._context_tokens = drafter.context_tokens
         self._tokenizer = drafter.tokenizer
         self._min_logprob = math.log(max(drafter.min_probability, 1e-9))
         self._prompt = prompt
+        self._is_closed = False
+        self._prefixes = drafter.prefixes
+        self._tenant = tenant
         self._state = drafter.engine.open()
         self._mirror: AssistantMirror | None = None
         self._unmirrored = ""
@@ -92,8 +100,8 @@ class AssistantStream:
         root."""
         self._root: Root | None = None
         self._branches: dict[Node, Branch] = {}
-        self._thrift = Thrift(drafter.pace) if drafter.shares_machine else None
-        self.idle = drafter.shares_machine
+        self._thrift = Thrift(drafter.pace) if in_turn else None
+        self.idle = in_turn
         self.needs_ms = 0.0
 
     def commit(self, text: str, *, turn_ms: float) -> None:
@@ -105,7 +113,14 @@ class AssistantStream:
             self._thrift.committed(len(text.encode()), turn_ms)
 
     def close(self) -> None:
-        self._state.close()
+        if self._is_closed:
+            return
+        self._is_closed = True
+        if self._prefixes is None:
+            self._state.close()
+        else:
+            held = self._trunk[: self._state.length]
+            self._prefixes.keep(self._tenant, held, self._state)
 
     def worth(self, tree: TextTree) -> float:
         self._follow()
@@ -158,6 +173,7 @@ class AssistantStream:
 
     def _encode_committed_text(self) -> None:
         """Cuts the trunk where it differs from the committed text's own encoding."""
+        is_new = self._mirror is None
         if self._mirror is None:
             self._mirror = AssistantMirror(
                 self._tokenizer, self._tokenizer.encode_prompt_leniently(self._prompt)
@@ -169,9 +185,25 @@ class AssistantStream:
         if self._is_nearly_full(len(ids) - start):
             self._start = len(ids) - min(self._context_tokens // 2, _MAX_KEPT_TOKENS)
         self._trunk = ids[self._start :]
-        same = common_prefix(held, self._trunk, unchanged - start) if self._start == start else 0
+        if is_new:
+            same = self._take_over()
+        else:
+            known = unchanged - start
+            same = common_prefix(held, self._trunk, known) if self._start == start else 0
         # What follows the last id is wanted, so it is read even when it is held.
         self._state.truncate(min(same, len(self._trunk) - 1))
+
+    def _take_over(self) -> int:
+        """Goes on from what an earlier session has read, if any has; returns how much of the trunk
+        that is."""
+        if (
+            self._prefixes is None
+            or (found := self._prefixes.take(self._tenant, self._trunk)) is None
+        ):
+            return 0
+        self._state.close()
+        self._state, held = found
+        return common_prefix(held, self._trunk)
 
     def _is_nearly_full(self, length: int) -> bool:
         """Whether the trunk must begin later in the text. Late, because all is read again then."""

@@ -50,5 +50,7 @@ class Drafter(Protocol):
     def description(self) -> str:
         """For people."""
 
-    def open(self, prompt: Prompt) -> DraftStream:
-        """Quick: reading the prompt is left to the first passes."""
+    def open(self, prompt: Prompt, *, in_turn: bool = False, tenant: str = "") -> DraftStream:
+        """Quick: reading the prompt is left to the first passes. `in_turn`: the session drafts on
+        the target's cores, while that waits. `tenant`: whose it is; what is kept of it serves no
+        other."""

@@ -21,8 +21,9 @@ class CombinedDrafter:
     def description(self) -> str:
         return f"{self.assistant.description}, {self.lookup.description}"
 
-    def open(self, prompt: Prompt) -> CombinedStream:
-        return CombinedStream(self.lookup.open(prompt), self.assistant.open(prompt))
+    def open(self, prompt: Prompt, *, in_turn: bool = False, tenant: str = "") -> CombinedStream:
+        assistant = self.assistant.open(prompt, in_turn=in_turn, tenant=tenant)
+        return CombinedStream(self.lookup.open(prompt, tenant=tenant), assistant)
 
 
 class CombinedStream:

@@ -22,26 +22,26 @@ _SURE_LOGPROB = math.log(0.9)
 
 
 class AnswerMemory:
-    """The latest answers of a node, to be found again in later ones: the newest whole ones that fit
-    `max_bytes`. Used on the drafting thread alone. It never leaves the process but as drafts."""
+    """The latest answers of a node, to be found again in later ones of the same tenant: the newest
+    whole ones that fit `max_bytes`. Used on the drafting thread alone. It never leaves the process
+    but as drafts."""
 
     def __init__(self, max_bytes: int = MEMORY_BYTES) -> None:
         self._max_bytes = max_bytes
         self._num_bytes = 0
-        self._answers: deque[bytes] = deque()
+        self._answers: deque[tuple[str, bytes]] = deque()
 
-    @property
-    def answers(self) -> Sequence[bytes]:
-        """The oldest first."""
-        return tuple(self._answers)
+    def answers(self, tenant: str = "") -> Sequence[bytes]:
+        """Those of a tenant, the oldest first."""
+        return tuple(answer for owner, answer in self._answers if owner == tenant)
 
-    def add(self, answer: bytes) -> None:
-        if not answer or len(answer) > self._max_bytes or answer in self._answers:
+    def add(self, answer: bytes, tenant: str = "") -> None:
+        if not answer or len(answer) > self._max_bytes or (tenant, answer) in self._answers:
             return
-        self._answers.append(answer)
+        self._answers.append((tenant, answer))
         self._num_bytes += len(answer)
         while self._num_bytes > self._max_bytes:
-            self._num_bytes -= len(self._answers.popleft())
+            self._num_bytes -= len(self._answers.popleft()[1])
 
 
 @dataclass(frozen=True)
@@ -52,15 +52,17 @@ class LookupDrafter:
     """What it remembers of earlier answers; None for nothing."""
     description: str = "prompt lookup"
 
-    def open(self, prompt: Prompt) -> LookupStream:
-        return LookupStream(prompt, self.memory)
+    def open(self, prompt: Prompt, *, in_turn: bool = False, tenant: str = "") -> LookupStream:
+        del in_turn
+        return LookupStream(prompt, self.memory, tenant)
 
 
 class LookupStream:
     """See `draft_node.drafters.base.DraftStream`."""
 
-    def __init__(self, prompt: Prompt, memory: AnswerMemory | None) -> None:
+    def __init__(self, prompt: Prompt, memory: AnswerMemory | None, tenant: str = "") -> None:
         self._prompt = prompt
+        self._tenant = tenant
         self._memory = memory
         self._lookup: PromptLookup | None = None
         self._uncommitted = ""
@@ -90,14 +92,15 @@ class LookupStream:
 
     def close(self) -> None:
         if self._memory is not None:
-            self._memory.add(bytes(self._answer) + self._uncommitted.encode())
+            answer = bytes(self._answer) + self._uncommitted.encode()
+            self._memory.add(answer, self._tenant)
         self._memory = self._lookup = None
 
     def _search(self) -> list[Piece]:
         data, self._uncommitted = self._uncommitted.encode(), ""
         self._answer += data
         if self._lookup is None:
-            earlier = () if self._memory is None else self._memory.answers
+            earlier = () if self._memory is None else self._memory.answers(self._tenant)
             self._lookup = PromptLookup([*earlier, *prompt_parts(self._prompt)])
         self._lookup.commit(data)
         return self._lookup.continuation(max_pieces=_MAX_PIECES)

@@ -9,7 +9,7 @@ import argparse
 import asyncio
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -62,7 +62,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         with needs_extra("draft"):
             simulation = Simulation(args.piece_ms, args.choices, args.notes, args.useless)
-            return end_process(asyncio.run(_serve(settings_of(args), simulation, args)))
+            # What an oracle lacked is asked for when no session holds a state any more.
+            settings = replace(settings_of(args), prefix_sessions=0)
+            return end_process(asyncio.run(_serve(settings, simulation, args)))
     except AnydraftError as error:
         print(f"simulated-draft: {error}", file=sys.stderr)  # noqa: T201
         return EXIT_BAD_INPUT
@@ -74,7 +76,12 @@ async def _serve(settings: DraftSettings, simulation: Simulation, args: argparse
     from draft_node.lifecycle import DraftNode
     from draft_node.load import load_drafter
 
-    node = DraftNode(args.verify, args.listen, max_draft=settings.max_draft)
+    node = DraftNode(
+        args.verify,
+        args.listen,
+        max_draft=settings.max_draft,
+        max_sessions=args.max_sessions,
+    )
     try:
         await node.start()
         load_engine = partial(load_simulated, simulation)

@@ -186,6 +186,15 @@ def test_a_draft_node_that_is_not_ready_says_why(
     assert (ready.state, ready.detail, ready.fix) == (state, detail, fix)
 
 
+def test_a_draft_node_that_answers_nobody_itself(node: FakeNode) -> None:
+    _as_draft_node(node)
+    node.set_ready(False)
+    node.fail(FailedPreconditionError("it only drafts: ask others", reason="NO_VERIFY_NODE"))
+    ready = list(server_findings(node.address))[-1]
+    assert ready.state == "ok"
+    assert "drafts for verify nodes" in ready.detail
+
+
 def test_a_server_that_is_loading(node: FakeNode) -> None:
     node.set_ready(False)
     node.fail(UnavailableError("it loads its model: wait until it is ready", reason="NOT_READY"))

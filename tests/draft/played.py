@@ -93,9 +93,9 @@ async def verify_node(script: Script) -> AsyncIterator[tuple[str, PlayedVerifier
 
 @asynccontextmanager
 async def draft_node(
-    verify: str, drafter: Drafter, keep_alive: KeepAlive = KEEP_ALIVE
+    verify: str, drafter: Drafter, keep_alive: KeepAlive = KEEP_ALIVE, **settings: int
 ) -> AsyncIterator[grpc.aio.Channel]:
-    node = DraftNode(verify, "127.0.0.1:0", keep_alive=keep_alive)
+    node = DraftNode(verify, "127.0.0.1:0", keep_alive=keep_alive, **settings)
     address = await node.start()
     try:
         await node.serve(LoadedDrafter(drafter, "scripted", drafter.description))
@@ -107,9 +107,12 @@ async def draft_node(
 
 @asynccontextmanager
 async def both(
-    script: Script, drafter: Drafter
+    script: Script, drafter: Drafter, **settings: int
 ) -> AsyncIterator[tuple[grpc.aio.Channel, PlayedVerifier]]:
-    async with verify_node(script) as (address, played), draft_node(address, drafter) as channel:
+    async with (
+        verify_node(script) as (address, played),
+        draft_node(address, drafter, **settings) as channel,
+    ):
         yield channel, played
 
 

@@ -35,9 +35,10 @@ class Drafting:
     prompt: Prompt
     tree: TextTree = field(default_factory=lambda: TextTree(max_pieces=96, max_bytes=65536))
     committed: str = ""
+    in_turn: bool = False
 
     def __post_init__(self) -> None:
-        self.stream = self.drafter.open(self.prompt)
+        self.stream = self.drafter.open(self.prompt, in_turn=self.in_turn)
 
     @property
     def state(self) -> ScriptedState:
@@ -125,9 +126,8 @@ def test_long_prompts_are_read_in_chunks(tokenizer: TextTokenizer) -> None:
 
 def test_on_a_shared_machine_the_target_reads_first(tokenizer: TextTokenizer) -> None:
     engine, _ = opened(tokenizer)
-    drafting = Drafting(
-        AssistantDrafter(engine, tokenizer, shares_machine=True), Prompt(text=PROMPT)
-    )
+    drafter = AssistantDrafter(engine, tokenizer)
+    drafting = Drafting(drafter, Prompt(text=PROMPT), in_turn=True)
     drafting.grow()
     assert drafting.stream.idle
     assert drafting.state.num_calls == 0
@@ -143,8 +143,8 @@ def test_on_a_shared_machine_a_long_prompt_is_read_in_a_turn_that_is_long_enough
     now = [0.0]
     monkeypatch.setattr(thrift.time, "perf_counter", lambda: now[0])
     engine, _ = opened(tokenizer)
-    drafter = AssistantDrafter(engine, tokenizer, shares_machine=True)
-    drafting = Drafting(drafter, Prompt(text=PROMPT * 40))
+    drafter = AssistantDrafter(engine, tokenizer)
+    drafting = Drafting(drafter, Prompt(text=PROMPT * 40), in_turn=True)
     read = type(drafting.state).read
 
     def takes_time(*args: Any, **options: Any) -> Any:

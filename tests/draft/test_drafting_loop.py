@@ -52,7 +52,7 @@ class Session:
         try:
             while not self.verifier.finished:
                 max_accepted = await think()
-                self.loop.verdict(self.verifier.step(max_accepted=max_accepted))
+                self.loop.commit(self.verifier.step(max_accepted=max_accepted))
                 assert not task.done()
         finally:
             task.cancel()
@@ -225,7 +225,7 @@ class Failing:
     needs_ms = 0.0
     left = 2
 
-    def open(self, prompt: Prompt) -> Failing:
+    def open(self, prompt: Prompt, **_: object) -> Failing:
         return self
 
     def worth(self, tree: TextTree) -> float:
@@ -262,7 +262,7 @@ async def test_a_verdict_that_does_not_follow_ends_the_loop(
     _, drafter = scripted(tokenizer, ANSWER)
     session = Session(drafter, worker, ScriptedVerifier(ANSWER))
     session.loop.opened(10, 1000)
-    session.loop.verdict(Verdict(base_bytes=7, text="x"))
+    session.loop.commit(Verdict(base_bytes=7, text="x"))
     await session.loop.run()
     assert "begins at byte 7, but 0 are committed" in caplog.text
 
@@ -353,7 +353,7 @@ def test_any_order_of_drafts_and_verdicts(
             for _ in range(waits):
                 await asyncio.sleep(0)
             verdict = verifier.step(max_accepted=max_accepted)
-            loop.verdict(verdict)
+            loop.commit(verdict)
         await until_at_rest(loop)
         await wire.join()
         assert not any(task.done() for task in tasks)
@@ -383,5 +383,5 @@ async def until_at_rest(loop: DraftingLoop) -> None:
         quiet = 0
         while quiet < 5:
             await asyncio.sleep(0.001)
-            is_quiet = not loop._verdicts and not loop._woken.is_set() and not loop._may_grow()
+            is_quiet = not loop._commits and not loop._woken.is_set() and not loop._may_grow()
             quiet = quiet + 1 if is_quiet else 0

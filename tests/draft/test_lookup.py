@@ -81,7 +81,7 @@ def test_memory_is_bounded_and_holds_nothing_twice() -> None:
     memory = AnswerMemory(max_bytes=10)
     for answer in (b"abcd", b"efgh", b"abcd", b"far too long", b"", b"ijkl"):
         memory.add(answer)
-    assert memory.answers == (b"efgh", b"ijkl")
+    assert memory.answers() == (b"efgh", b"ijkl")
 
 
 def test_it_is_sure_of_long_matches_only() -> None:

@@ -221,7 +221,7 @@ class Odd:
         self.act = act
         self.at_open = at_open
 
-    def open(self, prompt: Prompt) -> Odd:
+    def open(self, prompt: Prompt, **_: object) -> Odd:
         if self.at_open:
             self.act()
         return self

@@ -139,9 +139,7 @@ async def test_in_turn_all_that_pays_is_sent_together_and_then_that_it_was_all(
         complete.clear()
         assert sent == messages * round_number
         text = "contradicts"
-        loop.verdict(
-            Verdict(base_bytes=(round_number - 1) * len(text), text=text, credit_pieces=48)
-        )
+        loop.commit(Verdict(base_bytes=(round_number - 1) * len(text), text=text, credit_pieces=48))
     loop.close()
     await running
 

@@ -20,7 +20,7 @@ class KnowingDrafter:
     random: random.Random = field(default_factory=lambda: random.Random(5))
     description = "knows the answers"
 
-    def open(self, prompt: Prompt) -> _KnowingStream:
+    def open(self, prompt: Prompt, **_: object) -> _KnowingStream:
         return _KnowingStream(self, self.truths[prompt.text])
 
 
@@ -102,5 +102,5 @@ class RandomStream:
 class RandomDrafter:
     description = "random"
 
-    def open(self, prompt: Prompt) -> RandomStream:
+    def open(self, prompt: Prompt, **_: object) -> RandomStream:
         return RandomStream(len(prompt.text))

@@ -151,7 +151,7 @@ class Untouchable:
 
 
 def test_no_piece_of_a_draft_without_end_is_looked_at() -> None:
-    draft: Any = SimpleNamespace(pieces=Untouchable(MAX_DRAFT_PIECES))
+    draft: Any = SimpleNamespace(pieces=Untouchable(MAX_DRAFT_PIECES), needs_ms=0.0)
     validate_draft(draft)
     draft.pieces = Untouchable(MAX_DRAFT_PIECES + 1)
     with pytest.raises(InvalidFieldError, match="it must be at most 4096") as caught:

@@ -14,6 +14,7 @@ from anydraft.extras import needs_extra
 from anydraft.flags import EXIT_BAD_INPUT, Parser, listen_address, number, positive_int
 from anydraft.rpc.loading import end_process
 from anydraft.rpc.logs import add_log_level_flag, set_up_logging
+from verify_node.pool_flags import add_pool_flags, pool_of
 
 
 def parser() -> argparse.ArgumentParser:
@@ -34,6 +35,7 @@ def parser() -> argparse.ArgumentParser:
     )
     flag("--listen", type=listen_address, default="127.0.0.1:50051", metavar="HOST:PORT")
     flag("--max-sessions", type=positive_int, default=64, metavar="N", help="open at once")
+    add_pool_flags(p)
     add_log_level_flag(p)
     return p
 
@@ -62,7 +64,7 @@ async def _serve(args: argparse.Namespace) -> int:
         time=StepTime(args.step_ms, args.slope),
         max_sessions=args.max_sessions,
     )
-    node = VerifyNode(args.listen)
+    node = VerifyNode(args.listen, pool=pool_of(args))
     try:
         await node.start()
         await node.run_until_signal(partial(load, options), grace_s=0.0)
