@@ -64,6 +64,10 @@ class Reason(StrEnum):
     """The sampling settings of the request overflow."""
     STOP_STRING_EMPTY = auto()
     """A stop string without a character."""
+    RESUME_INVALID = auto()
+    """The ids of a resume are no beginning of this answer."""
+    FINGERPRINT_MISMATCH = auto()
+    """The answer was begun by another model, precision or engine than this node's."""
     MODEL_NOT_SERVED = auto()
     """The request asks for another model than this node serves."""
 
@@ -93,6 +97,8 @@ class Reason(StrEnum):
     """
     VERIFY_NODE_NOT_READY = auto()
     """The verify node is loading its model, or going away."""
+    NO_VERIFY_NODE_LEFT = auto()
+    """No verify node that the draft node dials may go on with the answer."""
     NOT_A_VERIFY_NODE = auto()
     """What the draft node dials is another kind of node."""
     NOT_A_DRAFT_NODE = auto()

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 
 def parser() -> argparse.ArgumentParser:
+    from draft_node.failover import RECONNECT_S
     from draft_node.load import ENGINES, MIN_CONTEXT_TOKENS, DraftSettings
     from draft_node.places import DEFAULT_MAX_SESSIONS
 
@@ -43,8 +44,17 @@ def parser() -> argparse.ArgumentParser:
     flag(
         "--verify",
         type=server_address,
+        action="append",
         metavar="HOST:PORT",
-        help="the verify node that answers (default: none; verify nodes may dial this one)",
+        help="a verify node that answers (default: none; verify nodes may dial this one). Of "
+        "several, or of a name with several addresses, others go on when one is lost",
+    )
+    flag(
+        "--reconnect",
+        type=seconds(),
+        default=RECONNECT_S,
+        metavar="SECONDS",
+        help="for an answer to find a verify node that goes on with it",
     )
     flag(
         "--listen",
@@ -177,7 +187,7 @@ def settings_of(args: argparse.Namespace) -> DraftSettings:
 
 def _shares_machine(args: argparse.Namespace) -> bool:
     if args.same_machine == "auto":
-        return args.verify is not None and parse_target(args.verify).is_loopback
+        return bool(args.verify) and all(parse_target(a).is_loopback for a in args.verify)
     return bool(args.same_machine == "yes")
 
 
@@ -190,6 +200,7 @@ async def _serve(settings: DraftSettings, args: argparse.Namespace) -> int:
         args.listen,
         max_draft=settings.max_draft,
         max_sessions=args.max_sessions,
+        reconnect_s=args.reconnect,
     )
     try:
         # Before the assistant is fetched: a port that is taken should show at once.

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import Protocol
 
 from anydraft.errors import AnydraftError, InternalError
@@ -40,6 +41,24 @@ class Committed(Protocol):
     def turn_ms(self) -> float: ...
 
 
+@dataclass(frozen=True, slots=True)
+class _Opened:
+    """Where in the order of commits a verifier was opened."""
+
+    credit_pieces: int
+    credit_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Begun:
+    """A `Committed` of all that was committed elsewhere."""
+
+    text: str
+    credit_pieces: int
+    base_bytes: int = 0
+    turn_ms: float = 0.0
+
+
 class DraftingLoop:
     """Belongs to one event loop, and owns its stream. `opened` and `commit` are told what the
     verifier said; `run` drafts and sends; `close` in the end, whether or not it ran.
@@ -70,7 +89,7 @@ class DraftingLoop:
         """Whether the last pass hung anything, and no verdict has come since."""
         self._tree = TextTree(max_pieces=max_draft, max_bytes=MAX_DRAFT_BYTES)
         self._outbox = Outbox(self._tree)
-        self._commits: deque[Committed] = deque()
+        self._commits: deque[Committed | _Opened] = deque()
         self._woken = asyncio.Event()
         self._credit_pieces: int | None = None
         self._credit_bytes = 0
@@ -80,9 +99,14 @@ class DraftingLoop:
         self.sent_pieces = 0
         self.draft_ms = 0.0
 
-    def opened(self, credit_pieces: int, credit_bytes: int) -> None:
-        self._credit_pieces, self._credit_bytes = credit_pieces, credit_bytes
-        self._woken.set()
+    def opened(self, credit_pieces: int, credit_bytes: int, begun: str = "") -> None:
+        """A verifier takes drafts from now on. It may be another one than before: it knows nothing
+        of what was sent. `begun`: the text of an answer that was begun before this was made."""
+        if not self._closed:
+            self._commits.append(_Opened(credit_pieces, credit_bytes))
+            if begun:
+                self._commits.append(_Begun(text=begun, credit_pieces=credit_pieces))
+            self._woken.set()
 
     def commit(self, committed: Committed) -> None:
         if not self._closed:
@@ -150,6 +174,13 @@ class DraftingLoop:
     def _hear(self) -> None:
         while self._commits:
             committed = self._commits[0]
+            if isinstance(committed, _Opened):
+                self._credit_pieces = committed.credit_pieces
+                self._credit_bytes = committed.credit_bytes
+                self._outbox.forget_sent()
+                self._silent_at = None
+                self._commits.popleft()
+                continue
             if committed.base_bytes != self._tree.committed_bytes:
                 raise InternalError(
                     f"A verdict begins at byte {committed.base_bytes}, but "

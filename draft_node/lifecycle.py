@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
-import grpc.aio
-
-from anydraft.rpc.channel import KEEP_ALIVE, KeepAlive, dial
+from anydraft.rpc.channel import KEEP_ALIVE, KeepAlive
 from anydraft.rpc.loading import load_aside
 from anydraft.rpc.server import NodeServer
 from anydraft.v1 import drafting_pb2, generation_pb2, server_pb2
@@ -20,10 +18,11 @@ from draft_node.assisted_answer import Drafting
 from draft_node.drafting_loop import DEFAULT_MAX_DRAFT
 from draft_node.drafting_service import DraftingService
 from draft_node.drafting_thread import DraftingThread
+from draft_node.failover import RECONNECT_S
 from draft_node.load import LoadedDrafter
 from draft_node.places import DEFAULT_MAX_SESSIONS, BoundedDrafter, Places
 from draft_node.services import GenerationService, ServerService
-from draft_node.verify_watch import VerifyWatch
+from draft_node.verify_nodes import VerifyNodes
 
 _log = logging.getLogger(__name__)
 
@@ -39,33 +38,34 @@ class DraftNode:
 
     def __init__(
         self,
-        verify: str | None,
+        verify: str | Sequence[str] | None,
         listen: str,
         *,
         max_draft: int = DEFAULT_MAX_DRAFT,
         max_sessions: int = DEFAULT_MAX_SESSIONS,
+        reconnect_s: float = RECONNECT_S,
         keep_alive: KeepAlive = KEEP_ALIVE,
     ) -> None:
-        """Without `verify` it only drafts, for verify nodes that dial it. Beyond `max_sessions` at
-        once those are refused; answers of its own go on without drafts.
+        """`verify`: one or several, of which another one goes on with an answer when one is lost,
+        if it comes within `reconnect_s`. Without `verify` it only drafts, for verify nodes that
+        dial it. Beyond `max_sessions` at once those are refused; answers of its own go on without
+        drafts.
 
         Raises InvalidRequestError when `verify` or `listen` is not HOST:PORT.
         """
-        self._verify = verify
         self._address = listen
         self._max_draft = max_draft
         self._server = NodeServer(listen, keep_alive=keep_alive)
-        self._channel: grpc.aio.Channel | None = None
         self._worker = DraftingThread()
         self._places = Places(max_sessions)
-        self._watch: VerifyWatch | None = None
-        if verify is not None:
-            self._channel = dial(verify, keep_alive)
-            self._watch = VerifyWatch(self._channel, verify, self._tell_health)
+        addresses = [verify] if isinstance(verify, str) else list(verify or ())
+        self._nodes: VerifyNodes | None = None
+        if addresses:
+            self._nodes = VerifyNodes(addresses, keep_alive, self._tell_health)
         self._watching: asyncio.Task[None] | None = None
-        self._generation = GenerationService(self._channel, verify or "")
+        self._generation = GenerationService(self._nodes, reconnect_s=reconnect_s)
         self._drafting = DraftingService(self._places)
-        self._about = ServerService(self._watch, verify or "", self._places)
+        self._about = ServerService(self._nodes, self._places)
         add_GenerationServiceServicer_to_server(self._generation, self._server.server)
         add_DraftingServiceServicer_to_server(self._drafting, self._server.server)
         add_ServerServiceServicer_to_server(self._about, self._server.server)
@@ -75,8 +75,8 @@ class DraftNode:
         FailedPreconditionError when it is taken."""
         self._address = await self._server.start()
         await self._server.set_ready([_SERVER])
-        if self._watch is not None:
-            self._watching = asyncio.create_task(self._watch.run())
+        if self._nodes is not None:
+            self._watching = asyncio.create_task(self._nodes.run())
         return self._address
 
     async def serve(self, loaded: LoadedDrafter) -> None:
@@ -123,8 +123,8 @@ class DraftNode:
         if self._watching is not None:
             self._watching.cancel()
         await self._server.stop(grace_s)
-        if self._channel is not None:
-            await self._channel.close()
+        if self._nodes is not None:
+            await self._nodes.close()
         self._worker.close()
 
     async def _take(
@@ -146,11 +146,11 @@ class DraftNode:
             self._address,
             loaded.assistant,
             loaded.engine,
-            "drafts only" if self._verify is None else f"verify {self._verify}",
+            "drafts only" if self._nodes is None else f"verify {self._nodes.addresses}",
         )
 
     async def _tell_health(self) -> None:
         drafts = self._drafting.drafting is not None
-        answers = drafts and self._watch is not None and self._watch.is_good
+        answers = drafts and self._nodes is not None and self._nodes.is_good
         await self._server.set_ready([_DRAFTING], drafts)
         await self._server.set_ready([_GENERATION], answers)

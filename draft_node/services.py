@@ -22,9 +22,10 @@ from anydraft.v1.server_pb2 import (
 from anydraft.v1.server_pb2_grpc import ServerServiceServicer
 from anydraft.version import PROTOCOL_REVISION, VERSION
 from draft_node.assisted_answer import AssistedAnswer, Drafting
+from draft_node.failover import RECONNECT_S
 from draft_node.load import LoadedDrafter
 from draft_node.places import Places
-from draft_node.verify_watch import VerifyWatch
+from draft_node.verify_nodes import VerifyNodes
 
 _FIRST_LOOK_S = 2.0
 """How long a question waits for the first news of the verify node."""
@@ -35,17 +36,17 @@ Context = grpc.aio.ServicerContext[object, object]
 class GenerationService(GenerationServiceServicer):
     """`Generate`, by way of one Verify stream for each answer."""
 
-    def __init__(self, channel: grpc.aio.Channel | None, address: str) -> None:
-        """`address` is where `channel` leads, for error messages. Without one: no answers."""
-        self._channel = channel
-        self._address = address
+    def __init__(self, nodes: VerifyNodes | None, *, reconnect_s: float = RECONNECT_S) -> None:
+        """Without `nodes`: no answers. `reconnect_s`: see `Failover`."""
+        self._nodes = nodes
+        self._reconnect_s = reconnect_s
         self.drafting: Drafting | None = None
         """What new answers are drafted with; None while it is loading."""
 
     async def Generate(  # noqa: N802
         self, request: GenerateRequest, context: Context
     ) -> AsyncIterator[GenerateResponse]:
-        if self._channel is None:
+        if self._nodes is None:
             AnswerLog().end("NO_VERIFY_NODE")
             raise FailedPreconditionError(
                 "This node drafts for verify nodes that dial it, no more. Ask one of those, or "
@@ -59,11 +60,15 @@ class GenerationService(GenerationServiceServicer):
                 reason="MODEL_LOADING",
             )
         answer = AssistedAnswer(
-            self._channel, self._address, self.drafting, timeout_s=context.time_remaining()
+            self._nodes,
+            self.drafting,
+            timeout_s=context.time_remaining(),
+            reconnect_s=self._reconnect_s,
         )
+        resume = request.resume if request.HasField("resume") else None
         with ExitStack() as opened:
             try:
-                async for response in answer.responses(request.spec):
+                async for response in answer.responses(request.spec, resume):
                     if response.HasField("opened"):
                         opened.enter_context(answering())
                     yield response
@@ -74,10 +79,9 @@ class GenerationService(GenerationServiceServicer):
 class ServerService(ServerServiceServicer):
     """What this node is, and the target as its verify node describes it."""
 
-    def __init__(self, watch: VerifyWatch | None, verify_address: str, places: Places) -> None:
-        """`watch`: of the verify node, where there is one."""
-        self._watch = watch
-        self._verify_address = verify_address
+    def __init__(self, nodes: VerifyNodes | None, places: Places) -> None:
+        """`nodes`: those that answer, where there are any."""
+        self._nodes = nodes
         self._places = places
         self.loaded: LoadedDrafter | None = None
         """None while it is loading."""
@@ -85,19 +89,19 @@ class ServerService(ServerServiceServicer):
     async def GetServerInfo(  # noqa: N802
         self, request: GetServerInfoRequest, context: Context
     ) -> GetServerInfoResponse:
-        if self._watch is not None:
+        if self._nodes is not None:
             with suppress(TimeoutError):
                 async with asyncio.timeout(_FIRST_LOOK_S):
-                    await self._watch.first_look()
+                    await self._nodes.first_look()
         return GetServerInfoResponse(info=self._info())
 
     def _info(self) -> ServerInfo:
         info = ServerInfo()
-        if self._watch is not None:
-            if self._watch.info is not None:
+        if self._nodes is not None:
+            if self._nodes.info is not None:
                 # The target is the same on both nodes.
-                info.CopyFrom(self._watch.info)
-            info.verify_address = self._verify_address
+                info.CopyFrom(self._nodes.info)
+            info.verify_address = self._nodes.addresses
         info.role = NODE_ROLE_DRAFT
         info.version = VERSION
         info.protocol_revision = PROTOCOL_REVISION

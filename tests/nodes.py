@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Coroutine, Iterator
+from collections.abc import Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 from transformers import PreTrainedModel
 
+from anydraft.client import Client
 from anydraft.text.tokenizer import TextTokenizer
 from draft_node.drafters.base import Drafter
 from draft_node.lifecycle import DraftNode
 from draft_node.load import LoadedDrafter
 from tests.models_zoo import VOCABULARY
 from verify_node.drafter_pool import DrafterPool
+from verify_node.fingerprint import fingerprint
 from verify_node.lifecycle import VerifyNode
 from verify_node.runners.context_limit import context_tokens
 from verify_node.runners.proof import choose_runner
@@ -58,7 +60,7 @@ def served(
     model: PreTrainedModel, tokenizer: TextTokenizer, *, cost: StepCost = FLAT_COST, **limits: int
 ) -> ServedModel:
     context = context_tokens(model, None)
-    facts = TargetFacts("test", "float32", context, VOCABULARY)
+    facts = TargetFacts("test", "float32", context, VOCABULARY, fingerprint(model, "test"))
     values = {"kv_tokens": 8192, "max_sessions": 16, "max_step_tokens": 64, **limits}
     target = Scheduler(choose_runner(model), cost, facts, SchedulerLimits(**values))
     return ServedModel("tiny", target, tokenizer, model.generation_config, context)
@@ -84,7 +86,10 @@ def verify_node(model: ServedModel, *drafters: str, in_turn: bool = False) -> It
 
 @contextmanager
 def draft_node(
-    drafter: Drafter, verify_address: str | None, listen: str = "127.0.0.1:0", **settings: int
+    drafter: Drafter,
+    verify_address: str | Sequence[str] | None,
+    listen: str = "127.0.0.1:0",
+    **settings: Any,
 ) -> Iterator[str]:
     """Yields its address."""
 
@@ -99,3 +104,9 @@ def draft_node(
             yield address
         finally:
             loop.run(node.stop())
+
+
+def wait_ready(address: str) -> None:
+    """Returns when the node answers."""
+    with Client(address) as client:
+        client.wait_until_ready(30)

@@ -58,7 +58,9 @@ class VerifyNode:
         self.failure: BaseException | None = None
         """Why the target serves no more, when nobody told it to stop."""
         server = self._node.server
-        add_VerificationServiceServicer_to_server(VerificationService(self._slot), server)
+        verification = VerificationService(self._slot)
+        self._node.on_draining = verification.drain
+        add_VerificationServiceServicer_to_server(verification, server)
         add_GenerationServiceServicer_to_server(GenerationService(self._slot, pool), server)
         add_ServerServiceServicer_to_server(ServerService(self._slot), server)
 

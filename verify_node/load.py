@@ -15,6 +15,7 @@ from anydraft.models.devices import require_device
 from anydraft.models.loading import load_dense
 from anydraft.text.tokenizer import TextTokenizer
 from verify_node.check_defaults import check_defaults
+from verify_node.fingerprint import fingerprint
 from verify_node.generation_defaults import not_obeyed
 from verify_node.runners.calibration import calibrate
 from verify_node.runners.context_limit import context_tokens
@@ -80,6 +81,7 @@ def load(options: LoadOptions) -> ServedModel:
         )
     _log.info("proving that %s is served exactly", files.name)
     runner = choose_runner(model)
+    mark = fingerprint(model, runner.name)
     num_packed = pack_linears(model)
     _log.info("measuring what a step costs")
     cost = calibrate(runner, num_ids)
@@ -90,6 +92,7 @@ def load(options: LoadOptions) -> ServedModel:
         dtype=str(model.dtype).removeprefix("torch."),
         context_tokens=context,
         vocabulary_size=num_ids,
+        fingerprint=mark,
     )
     limits = SchedulerLimits(
         kv_tokens=options.kv_tokens or _kv_tokens(model, options.kv_bytes, context),

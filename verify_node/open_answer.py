@@ -10,7 +10,7 @@ from functools import partial
 from anydraft.errors import AnydraftError
 from anydraft.rpc.answer_log import CANCELLED, CLOSED, AnswerLog, error_word, finish_word
 from anydraft.v1.prompt_pb2 import GenerationSpec
-from anydraft.v1.result_pb2 import Opened
+from anydraft.v1.result_pb2 import Opened, Resume
 from anydraft.v1.verification_pb2 import Draft
 from verify_node.served_model import PreparedAnswer, ServedModel
 from verify_node.session_draft import MAX_CREDIT_BYTES, MAX_CREDIT_PIECES
@@ -18,6 +18,12 @@ from verify_node.session_text import Admitted, SessionEvent, TextBlock
 
 # What ends the waiting for blocks from this side.
 _LEFT = None
+
+
+class Draining:
+    """The node is going away; the answer goes on for a while."""
+
+
 _DRAFTS_PER_BLOCK = 64
 """Messages that a client may send between two blocks. No client that heeds its credit sends as
 many; the others wait in gRPC's flow control, at their own expense."""
@@ -31,7 +37,7 @@ class OpenAnswer:
         self._prepared = prepared
         self._session_id = session_id
         self._loop = asyncio.get_running_loop()
-        self._events: asyncio.Queue[SessionEvent | None] = asyncio.Queue()
+        self._events: asyncio.Queue[SessionEvent | Draining | None] = asyncio.Queue()
         self._drafts_left = _DRAFTS_PER_BLOCK
         self._block_came = asyncio.Event()
         self.how_it_ended = CANCELLED
@@ -72,20 +78,34 @@ class OpenAnswer:
             max_new_tokens=request.max_new_tokens,
             credit_pieces=MAX_CREDIT_PIECES if request.expects_drafts else 0,
             credit_bytes=MAX_CREDIT_BYTES if request.expects_drafts else 0,
+            fingerprint=self._model.target.facts.fingerprint,
+            committed_text=self._prepared.begun.text,
         )
 
-    async def blocks(self) -> AsyncIterator[TextBlock]:
+    async def blocks(self) -> AsyncIterator[TextBlock | Draining]:
         """Until the answer is finished or left; raises what ended it otherwise."""
         while (event := await self._events.get()) is not _LEFT:
             if isinstance(event, AnydraftError):
                 raise event
             if isinstance(event, Admitted):
                 continue
+            if isinstance(event, Draining):
+                yield event
+                continue
             if event.finished is not None:
                 self.how_it_ended = finish_word(event.finished.reason)
             yield event
             if event.finished is not None:
                 return
+
+    @property
+    def begun_text(self) -> str:
+        """Of an answer that was begun elsewhere."""
+        return self._prepared.begun.text
+
+    def drain(self) -> None:
+        """Tells whoever reads `blocks` that the node is going away."""
+        self._events.put_nowait(Draining())
 
     def leave(self, error: AnydraftError | None = None) -> None:
         """Ends `blocks` without an answer: the client said so, or did something wrong."""
@@ -104,17 +124,19 @@ async def open_answer(
     spec: GenerationSpec,
     session_id: str,
     *,
+    resume: Resume | None = None,
     expects_drafts: bool,
     drafts_in_turn: bool = False,
 ) -> AsyncIterator[OpenAnswer]:
-    """An answer that the target has room for. Raises what `ServedModel.prepare` and
-    `OpenAnswer.admitted` raise; nothing is left behind, wherever it is cancelled."""
+    """An answer that the target has room for; `resume`: that was begun elsewhere. Raises what
+    `ServedModel.prepare` and `OpenAnswer.admitted` raise; nothing is left behind, wherever it is
+    cancelled."""
     log = AnswerLog()
     how = CANCELLED
     answer: OpenAnswer | None = None
     try:
         prepared = await model.prepare(
-            spec, expects_drafts=expects_drafts, drafts_in_turn=drafts_in_turn
+            spec, resume=resume, expects_drafts=expects_drafts, drafts_in_turn=drafts_in_turn
         )
         answer = OpenAnswer(model, prepared, session_id)
         await answer.admitted()

@@ -65,7 +65,7 @@ class PooledDrafts:
         self._answer = answer
         self._prompt = prompt
         self._pool = pool
-        self._text: list[str] = []
+        self._text = [answer.begun_text] if answer.begun_text else []
         """What is committed, block by block."""
         self._credit_pieces = MAX_CREDIT_PIECES
         self._turn_ms = 0.0

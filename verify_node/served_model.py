@@ -12,16 +12,18 @@ from dataclasses import dataclass
 from transformers import GenerationConfig
 
 from anydraft.errors import ContextFullError, FailedPreconditionError, InvalidRequestError
-from anydraft.rpc.validation import validate_spec
+from anydraft.rpc.validation import validate_resume, validate_spec
 from anydraft.text.alignment import DraftAligner
 from anydraft.text.lookup import PromptLookup, prompt_parts
 from anydraft.text.tokenizer import TextTokenizer
 from anydraft.v1.prompt_pb2 import GenerationSpec
+from anydraft.v1.result_pb2 import Resume
+from verify_node.answer_cut import AnswerCutter, AnswerLimits
 from verify_node.generation_defaults import GenerationDefaults
 from verify_node.loop_calls import LoopCalls
 from verify_node.sampling_settings import SamplingSettings
-from verify_node.session_text import AnswerLimits, SessionEvent, SessionText
-from verify_node.target import Target, TargetRequest, TargetSession
+from verify_node.session_text import Admitted, Begun, SessionEvent, SessionText, TextBlock
+from verify_node.target import FinishReason, Offer, Target, TargetRequest, TargetSession
 
 _PROMPT_THREADS = 2
 """A prompt takes a while to render and encode; a small one should not wait for a large one."""
@@ -36,6 +38,7 @@ class PreparedAnswer:
 
     request: TargetRequest
     limits: AnswerLimits
+    begun: Begun
     lookup: PromptLookup | None
     """Of its own; None when the target is to answer alone."""
 
@@ -70,19 +73,28 @@ class ServedModel:
         self._alignments = ThreadPoolExecutor(1, thread_name_prefix="alignment")
 
     async def prepare(
-        self, spec: GenerationSpec, *, expects_drafts: bool, drafts_in_turn: bool = False
+        self,
+        spec: GenerationSpec,
+        *,
+        resume: Resume | None = None,
+        expects_drafts: bool,
+        drafts_in_turn: bool = False,
     ) -> PreparedAnswer:
         """Checks the request, and encodes its prompt off the event loop. Opens nothing, so it may
-        be cancelled at any time.
+        be cancelled at any time. `resume`: where the answer was begun elsewhere.
 
-        Raises InvalidRequestError, FailedPreconditionError (another model is asked for),
-        ContextFullError (the prompt does not fit).
+        Raises InvalidRequestError, FailedPreconditionError (another model is asked for, or the
+        answer was begun by one that may answer otherwise), ContextFullError (the prompt does not
+        fit).
         """
         validate_spec(spec)
+        if resume is not None:
+            validate_resume(resume, spec)
+            self._check_fingerprint(resume.fingerprint)
         self._check_model(spec.model)
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(
-            self._prompts, self._prepare, spec, expects_drafts, drafts_in_turn
+            self._prompts, self._prepare, spec, resume, expects_drafts, drafts_in_turn
         )
 
     def open(
@@ -94,10 +106,10 @@ class ServedModel:
 
         def listen(session: TargetSession) -> SessionText:
             text = SessionText(
-                self.tokenizer,
                 self._aligner,
                 prepared.request.prompt_ids,
                 prepared.limits,
+                prepared.begun,
                 prepared.lookup,
                 session,
                 on_event,
@@ -106,6 +118,12 @@ class ServedModel:
             texts.append(text)
             return text
 
+        if prepared.begun.finish_reason is not None:
+            session: TargetSession = _Over()
+            text = listen(session)
+            on_event(Admitted())
+            on_event(_nothing_more(text, prepared.begun.finish_reason))
+            return OpenSession(text, session)
         session = self.target.open(prepared.request, listen)
         return OpenSession(texts[0], session)
 
@@ -120,7 +138,11 @@ class ServedModel:
             self._alignments.submit(_and_rest, align)
 
     def _prepare(
-        self, spec: GenerationSpec, expects_drafts: bool, drafts_in_turn: bool
+        self,
+        spec: GenerationSpec,
+        resume: Resume | None,
+        expects_drafts: bool,
+        drafts_in_turn: bool,
     ) -> PreparedAnswer:
         prompt_ids = tuple(self.tokenizer.encode_prompt(spec.prompt))
         self._check_prompt(prompt_ids)
@@ -138,6 +160,7 @@ class ServedModel:
             end_id=eos_ids[0] if eos_ids else None,
             stops=(*spec.stop.stop, *own_stops),
         )
+        begun = self._begun(limits, () if resume is None else tuple(resume.token_ids))
         request = TargetRequest(
             prompt_ids=prompt_ids,
             max_new_tokens=max_new_tokens,
@@ -146,9 +169,32 @@ class ServedModel:
             num_logprobs=spec.logprobs if spec.HasField("logprobs") else None,
             expects_drafts=expects_drafts,
             drafts_in_turn=drafts_in_turn,
+            committed_ids=begun.token_ids,
         )
         lookup = PromptLookup(prompt_parts(spec.prompt)) if expects_drafts else None
-        return PreparedAnswer(request, limits, lookup)
+        return PreparedAnswer(request, limits, begun, lookup)
+
+    def _begun(self, limits: AnswerLimits, token_ids: tuple[int, ...]) -> Begun:
+        """Raises InvalidRequestError when this answer does not begin with these ids."""
+        cutter = AnswerCutter(self.tokenizer, limits)
+        if not token_ids:
+            return Begun(cutter)
+        size = self.target.facts.vocabulary_size
+        if not 0 <= min(token_ids) <= max(token_ids) < size:
+            raise _not_resumable(f"ids of this model run from 0 to {size - 1}")
+        cut = cutter.cut(token_ids)
+        if cut.num_tokens < len(token_ids):
+            raise _not_resumable(f"the answer ends with the first {cut.num_tokens} of them")
+        return Begun(cutter, token_ids, "".join(cut.texts), cut.reason)
+
+    def _check_fingerprint(self, asked: str) -> None:
+        if asked != self.target.facts.fingerprint:
+            raise FailedPreconditionError(
+                "the answer was begun by other weights, another precision or another engine, and "
+                "would not go on as it was begun. Ask a node with the same fingerprint, or ask "
+                "anew.",
+                reason="FINGERPRINT_MISMATCH",
+            )
 
     def _check_model(self, asked: str) -> None:
         if asked and asked != self.name:
@@ -202,6 +248,46 @@ class ServedModel:
                 f"{size - 1}. Use ids of the target's vocabulary.",
                 reason="LOGIT_BIAS_OUT_OF_VOCABULARY",
             )
+
+
+class _Over:
+    """The `TargetSession` of an answer that needs no target any more."""
+
+    def offer(self, offer: Offer) -> None:
+        pass
+
+    def decline(self, num_committed: int, needs_ms: float = 0.0) -> None:
+        pass
+
+    def expect_drafts(self, expected: bool) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+def _nothing_more(text: SessionText, reason: FinishReason) -> TextBlock:
+    return TextBlock(
+        newest_piece=0,
+        base_bytes=text.committed_bytes,
+        text="",
+        user_text="",
+        token_ids=(),
+        drafted_bytes=0,
+        logprobs=[],
+        credit_pieces=0,
+        turn_ms=0.0,
+        step_ms=0.0,
+        finished=text.finished(reason),
+    )
+
+
+def _not_resumable(why: str) -> InvalidRequestError:
+    return InvalidRequestError(
+        f"resume.token_ids are no beginning of this answer: {why}. Send the ids that were "
+        "committed for the same request, all of them and no more.",
+        reason="RESUME_INVALID",
+    )
 
 
 def _and_rest(align: Callable[[], None]) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
 
 import grpc
 
@@ -25,7 +26,7 @@ from anydraft.v1.server_pb2_grpc import ServerServiceServicer
 from anydraft.v1.verification_pb2_grpc import VerificationServiceServicer
 from anydraft.version import PROTOCOL_REVISION, VERSION
 from verify_node.drafter_pool import DrafterPool
-from verify_node.open_answer import OpenAnswer, open_answer
+from verify_node.open_answer import Draining, OpenAnswer, open_answer
 from verify_node.pooled_drafts import drafted
 from verify_node.served_model import ServedModel
 from verify_node.session_text import TextBlock
@@ -58,6 +59,14 @@ class ModelSlot:
 class VerificationService(VerificationServiceServicer):
     def __init__(self, slot: ModelSlot) -> None:
         self._slot = slot
+        self._answers: set[OpenAnswer] = set()
+        self._is_draining = False
+
+    def drain(self) -> None:
+        """Tells all sessions that they should go on elsewhere, and those that come late."""
+        self._is_draining = True
+        for answer in self._answers:
+            answer.drain()
 
     async def Verify(  # noqa: N802
         self, request_iterator: AsyncIterator[verification.VerifyRequest], context: Context
@@ -70,14 +79,18 @@ class VerificationService(VerificationServiceServicer):
             model,
             opening.spec,
             session_id,
+            resume=opening.resume if opening.HasField("resume") else None,
             expects_drafts=True,
             drafts_in_turn=opening.drafts_in_turn,
         ) as answer:
-            with answering():
+            with answering(), self._listed(answer):
                 yield verification.VerifyResponse(opened=answer.opened())
                 reader = asyncio.create_task(_read_drafts(requests, answer))
                 try:
                     async for block in answer.blocks():
+                        if isinstance(block, Draining):
+                            yield verification.VerifyResponse(draining=verification.Draining())
+                            continue
                         yield verification.VerifyResponse(verdict=_verdict(block))
                         if block.finished is not None:
                             yield verification.VerifyResponse(finished=block.finished)
@@ -87,6 +100,16 @@ class VerificationService(VerificationServiceServicer):
                 finally:
                     reader.cancel()
                     await asyncio.gather(reader, return_exceptions=True)
+
+    @contextmanager
+    def _listed(self, answer: OpenAnswer) -> Iterator[None]:
+        self._answers.add(answer)
+        if self._is_draining:
+            answer.drain()
+        try:
+            yield
+        finally:
+            self._answers.discard(answer)
 
 
 async def _opening(requests: AsyncIterator[verification.VerifyRequest]) -> verification.Open:
@@ -169,6 +192,7 @@ class GenerationService(GenerationServiceServicer):
             model,
             request.spec,
             session_id,
+            resume=request.resume if request.HasField("resume") else None,
             expects_drafts=pool is not None,
             drafts_in_turn=pool is not None and pool.in_turn,
         ) as answer:
@@ -176,6 +200,8 @@ class GenerationService(GenerationServiceServicer):
                 async with drafted(answer, request.spec.prompt, pool) as tell:
                     yield generation.GenerateResponse(opened=answer.opened())
                     async for block in answer.blocks():
+                        if isinstance(block, Draining):
+                            continue
                         tell(block)
                         yield generation.GenerateResponse(delta=_delta(block))
                         if block.finished is not None:
@@ -207,6 +233,7 @@ class ServerService(ServerServiceServicer):
             info.model = model.name
             info.engine = facts.description
             info.dtype = facts.dtype
+            info.fingerprint = facts.fingerprint
             info.context_tokens = facts.context_tokens
             info.has_chat_template = model.tokenizer.chat_template is not None
             info.vocabulary_size = facts.vocabulary_size

@@ -15,10 +15,8 @@ from dataclasses import dataclass
 
 from anydraft.errors import AnydraftError
 from anydraft.text.alignment import DraftAligner
-from anydraft.text.answer import AnswerText
 from anydraft.text.continuation import WINDOW_TOKENS
 from anydraft.text.lookup import PromptLookup
-from anydraft.text.tokenizer import TextTokenizer
 from anydraft.v1.result_pb2 import (
     FINISH_REASON_EOS,
     FINISH_REASON_LENGTH,
@@ -29,6 +27,7 @@ from anydraft.v1.result_pb2 import (
     TokenLogprobs,
 )
 from anydraft.v1.verification_pb2 import Draft
+from verify_node.answer_cut import AnswerCutter, AnswerLimits, Cut
 from verify_node.draft_tree import behind
 from verify_node.sampling_settings import ScoredToken
 from verify_node.session_draft import MAX_CREDIT_PIECES, DraftSnapshot, SessionDraft
@@ -77,24 +76,15 @@ SessionEvent = Admitted | TextBlock | AnydraftError
 
 
 @dataclass(frozen=True, slots=True)
-class AnswerLimits:
-    max_new_tokens: int
-    eos_ids: frozenset[int]
-    """Ids that end the answer; empty when the request ignores them."""
-    end_id: int | None
-    """The id that a draft's "the answer ends here" stands for."""
-    stops: tuple[str, ...]
+class Begun:
+    """An answer that was begun elsewhere: its ids, cut."""
 
-
-@dataclass(frozen=True, slots=True)
-class _Cut:
-    """How much of a block is kept, and its text."""
-
-    num_tokens: int
-    reason: FinishReason | None
-    texts: Sequence[str]
-    """Internal text: of each token, and what ends with the answer."""
-    user_text: str
+    cutter: AnswerCutter
+    token_ids: tuple[int, ...] = ()
+    text: str = ""
+    """Internal text of the ids, as far as it was announced."""
+    finish_reason: FinishReason | None = None
+    """Set where nothing is left to do but to say so."""
 
 
 class SessionText:
@@ -102,10 +92,10 @@ class SessionText:
 
     def __init__(
         self,
-        tokenizer: TextTokenizer,
         aligner: DraftAligner,
         prompt_ids: Sequence[int],
         limits: AnswerLimits,
+        begun: Begun,
         lookup: PromptLookup | None,
         target: TargetSession,
         on_event: Callable[[SessionEvent], None],
@@ -119,22 +109,31 @@ class SessionText:
         self._on_event = on_event
         self._align_aside = align_aside
         # The target's thread only.
-        self._answer = AnswerText(tokenizer, limits.stops)
+        self._cutter = begun.cutter
         self._opened_at = time.perf_counter()
-        self.stats = GenerationStats(prompt_tokens=len(prompt_ids))
+        self.stats = GenerationStats(
+            prompt_tokens=len(prompt_ids), completion_tokens=len(begun.token_ids)
+        )
         # Shared.
         self._lock = threading.Lock()
-        self._ids = list(prompt_ids)
+        self._ids = [*prompt_ids, *begun.token_ids]
         self._num_prompt = len(prompt_ids)
-        self._pending = b""
+        self._pending = begun.cutter.pending
         """Bytes of committed ids that are not text yet."""
         self._draft = SessionDraft(lookup)
+        if begun.text:
+            self._draft.commit(begun.text.encode(), 0)
         self._alignment_due = False
         self._declined: float | None = None
         """Set where nothing will come behind what is being aligned: `Draft.needs_ms`."""
         self._offer: Offer | None = None
         """The newest, from which the target goes on by itself while the answer follows it."""
         self._over = False
+
+    @property
+    def committed_bytes(self) -> int:
+        """Of the announced text."""
+        return self._draft.committed_bytes
 
     # From the event loop.
 
@@ -181,7 +180,7 @@ class SessionText:
     def commit(self, block: Block) -> Commit:
         """Most of what is drafted is aligned aside, while the target computes: it waits for an
         alignment here only where it lacks something, and beside many sessions for a brief one."""
-        cut = self._cut(block.token_ids)
+        cut = self._cutter.cut(block.token_ids)
         with self._lock:
             text = self._commit(block, cut)
             self._over = cut.reason is not None
@@ -210,42 +209,14 @@ class SessionText:
             self._over = True
         self._on_event(error)
 
-    def _cut(self, token_ids: Sequence[int]) -> _Cut:
-        """At the first end of sequence, stop string or limit."""
-        texts: list[str] = []
-        shown: list[str] = []
-        left = self._limits.max_new_tokens - (len(self._ids) - self._num_prompt)
-        reason: FinishReason | None = None
-        for token_id in token_ids[:left]:
-            if token_id in self._limits.eos_ids:
-                reason = "eos"
-                # It has no text of its own: nothing is drafted or shown behind it.
-                texts.append("")
-                break
-            part = self._answer.push(token_id)
-            texts.append(part.internal)
-            shown.append(part.shown)
-            if self._answer.stop is not None:
-                break
-        count = len(texts)
-        if reason is None and self._answer.stop is None and count == left:
-            reason = "length"
-        if reason is not None or self._answer.stop is not None:
-            last = self._answer.finish()  # may complete a stop string, too
-            texts.append(last.internal)
-            shown.append(last.shown)
-        if self._answer.stop is not None:
-            reason = "stop"
-        return _Cut(count, reason, texts, "".join(shown))
-
-    def _commit(self, block: Block, cut: _Cut) -> TextBlock:
+    def _commit(self, block: Block, cut: Cut) -> TextBlock:
         """Under the lock."""
         base_bytes = self._draft.committed_bytes
         token_ids = block.token_ids[: cut.num_tokens]
         num_accepted = min(block.num_accepted, cut.num_tokens)
         drafted, text = "".join(cut.texts[:num_accepted]), "".join(cut.texts)
         self._ids.extend(token_ids)
-        self._pending = self._answer.pending
+        self._pending = self._cutter.pending
         self._draft.commit(text.encode(), block.num_drafted)
         self._count(block, cut.num_tokens, num_accepted)
         return TextBlock(
@@ -260,7 +231,7 @@ class SessionText:
             credit_pieces=MAX_CREDIT_PIECES if block.draft_room else 0,
             turn_ms=block.turn_ms,
             step_ms=block.step_ms,
-            finished=self._finished(cut.reason),
+            finished=self.finished(cut.reason),
         )
 
     def _count(self, block: Block, num_tokens: int, num_accepted: int) -> None:
@@ -276,12 +247,13 @@ class SessionText:
         stats.completion_tokens += num_tokens
         stats.wait_ms += block.wait_ms
 
-    def _finished(self, reason: FinishReason | None) -> Finished | None:
+    def finished(self, reason: FinishReason | None) -> Finished | None:
+        """What the last block says of an answer that ends for this reason; None: it goes on."""
         if reason is None:
             return None
         self.stats.text_bytes = self._draft.committed_bytes
         self.stats.stale_pieces = self._draft.stale_pieces
-        return Finished(reason=_REASONS[reason], stop=self._answer.stop or "", stats=self.stats)
+        return Finished(reason=_REASONS[reason], stop=self._cutter.stop or "", stats=self.stats)
 
     def _keep(self, offer: Offer) -> None:
         """Under the lock. As the target does with offers."""

@@ -159,6 +159,8 @@ class TargetFacts:
     """Of the weights, as torch names it: "float32", "bfloat16"."""
     context_tokens: int
     vocabulary_size: int
+    fingerprint: str = ""
+    """Targets with the same one give the same ids for the same request."""
 
 
 class Target(Protocol):

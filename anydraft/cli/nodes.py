@@ -97,6 +97,14 @@ class NodeProcess(Closing):
         what = "ended before it was ready" if in_time else f"was not ready after {timeout_s:.0f} s"
         raise UnavailableError(f"{self.module} {what}. Its log:\n{self.log}", reason="NODE_NOT_UP")
 
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def wait_end(self, timeout_s: float) -> int:
+        """Its exit status; -N where signal N killed it. Raises subprocess.TimeoutExpired."""
+        return self._process.wait(timeout_s)
+
     def pause(self) -> None:
         """It computes nothing until `resume`. Nothing happens where it has ended."""
         self._process.send_signal(signal.SIGSTOP)

@@ -10,6 +10,7 @@ from anydraft.client._answer import (
 )
 from anydraft.client._async import AsyncClient, AsyncStream
 from anydraft.client._options import GenerateOptions
+from anydraft.client._resume import ResumePoint
 from anydraft.client._server import ServerInfo
 from anydraft.client._sync import Client, Stream
 
@@ -21,6 +22,7 @@ __all__ = [
     "FinishReason",
     "GenerateOptions",
     "GenerationResult",
+    "ResumePoint",
     "ServerInfo",
     "Stats",
     "Stream",

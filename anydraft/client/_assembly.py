@@ -13,6 +13,7 @@ from anydraft.client._answer import (
     TextEvent,
     TokenLogprobs,
 )
+from anydraft.client._resume import ResumePoint
 from anydraft.errors import FailedPreconditionError, InternalError
 from anydraft.v1 import generation_pb2, result_pb2
 
@@ -26,8 +27,12 @@ _FINISH_REASONS: dict[int, FinishReason] = {
 class AnswerAssembler:
     """Fed every response of one call in order; knows nothing about how they arrive."""
 
-    def __init__(self, clock: Callable[[], float] = monotonic) -> None:
+    def __init__(
+        self, clock: Callable[[], float] = monotonic, begun: ResumePoint | None = None
+    ) -> None:
+        """`begun`: where the answer was begun before."""
         self._clock = clock
+        self._begun = begun
         self._started_at_s = clock()
         self._first_text_at_s: float | None = None
         self._is_abandoned = False
@@ -42,6 +47,38 @@ class AnswerAssembler:
     def abandon(self) -> None:
         """The caller closed the stream; nothing more will be added."""
         self._is_abandoned = True
+
+    @property
+    def may_go_on(self) -> bool:
+        """Whether the rest of the answer can be asked for: nothing was shown, or enough is
+        known."""
+        return not self._events or self.resume_point is not None
+
+    @property
+    def resume_point(self) -> ResumePoint | None:
+        """None while nothing is known of the answer, and where the server goes on with none."""
+        if not self._opened.fingerprint:
+            return self._begun
+        return ResumePoint(
+            text=self._text(),
+            token_ids=self._token_ids(),
+            logprobs=self._all_logprobs(),
+            seed=self._opened.seed,
+            max_new_tokens=self._opened.max_new_tokens,
+            fingerprint=self._opened.fingerprint,
+        )
+
+    def _text(self) -> str:
+        begun = "" if self._begun is None else self._begun.text
+        return begun + "".join(event.text for event in self._events)
+
+    def _token_ids(self) -> tuple[int, ...]:
+        begun = () if self._begun is None else self._begun.token_ids
+        return (*begun, *(token for event in self._events for token in event.token_ids))
+
+    def _all_logprobs(self) -> tuple[TokenLogprobs, ...]:
+        begun = () if self._begun is None else self._begun.logprobs
+        return (*begun, *(entry for event in self._events for entry in event.logprobs))
 
     def add(self, response: generation_pb2.GenerateResponse) -> TextEvent | None:
         """The event in `response`, if it holds one. Raises InternalError for nonsense."""
@@ -95,14 +132,14 @@ class AnswerAssembler:
                 reason="UNKNOWN_FINISH_REASON",
             )
         return GenerationResult(
-            text="".join(event.text for event in self._events),
-            token_ids=tuple(token for event in self._events for token in event.token_ids),
+            text=self._text(),
+            token_ids=self._token_ids(),
             finish_reason=reason,
             stop=finished.stop if reason == "stop" else None,
             seed=self._opened.seed,
             model=self._opened.model,
             session_id=self._opened.session_id,
-            logprobs=tuple(entry for event in self._events for entry in event.logprobs),
+            logprobs=self._all_logprobs(),
             stats=self._stats(finished.stats),
         )
 

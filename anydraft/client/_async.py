@@ -14,6 +14,7 @@ from anydraft.client._answer import GenerationResult, TextEvent
 from anydraft.client._assembly import AnswerAssembler
 from anydraft.client._deadline import Deadline, require_timeout
 from anydraft.client._options import GenerateOptions, Messages, build_request
+from anydraft.client._resume import ResumePoint, Retries
 from anydraft.client._server import (
     GENERATION_SERVICE,
     READY_POLL_S,
@@ -64,6 +65,8 @@ class AsyncClient:
         *,
         messages: Messages | None = None,
         timeout: float | None = None,
+        resume: ResumePoint | None = None,
+        retries: int = 0,
         **options: Unpack[GenerateOptions],
     ) -> AsyncStream:
         """One answer to a raw `prompt` or to chat `messages` ({"role": ..., "content": ...}).
@@ -71,20 +74,28 @@ class AsyncClient:
 
         It starts, and `timeout` starts, when it is first awaited. See `GenerateOptions` for the
         other arguments; they are checked at once (InvalidRequestError).
+
+        `resume`: goes on with an answer of the same arguments, from `resume_point` of its stream;
+        the result is the whole one. `retries`: how often a node that is away or full is asked
+        again, for what is left of the answer.
         """
         request = build_request(prompt, messages, options)
         timeout_s = self._timeout_s if timeout is None else require_timeout(timeout)
 
-        async def start() -> Call:
-            deadline = Deadline(timeout_s)
+        deadline: Deadline | None = None
+
+        async def start(point: ResumePoint | None) -> Call:
+            nonlocal deadline
+            deadline = deadline or Deadline(timeout_s)
             if not self._speaks_our_revision:
                 require_same_revision(await self._fetch_info(deadline), self.address)
                 self._speaks_our_revision = True
             plain = GenerationServiceStub(self._open_channel())
             stub = cast("GenerationServiceAsyncStub", plain)
-            return stub.Generate(request, timeout=deadline.remaining_s())
+            asked = request if point is None else point.apply(request)
+            return stub.Generate(asked, timeout=deadline.remaining_s())
 
-        return AsyncStream(start, self.address)
+        return AsyncStream(start, AnswerAssembler(begun=resume), self.address, Retries(retries))
 
     async def server_info(self, *, timeout: float | None = None) -> ServerInfo:  # noqa: ASYNC109
         """What the node says about itself, whatever revision it speaks."""
@@ -155,10 +166,19 @@ class AsyncStream(AsyncIterator[TextEvent]):
     cancels an answer that is not finished.
     """
 
-    def __init__(self, start: Callable[[], Awaitable[Call]], address: str) -> None:
+    def __init__(
+        self,
+        start: Callable[[ResumePoint | None], Awaitable[Call]],
+        assembler: AnswerAssembler,
+        address: str,
+        retries: Retries,
+    ) -> None:
+        """`start` asks for an answer, or for what is left of one."""
         self._start = start
+        self._retries = retries
         self._call: Any = None
-        self._assembler = AnswerAssembler()
+        self._has_begun = False
+        self._assembler = assembler
         self._address = address
         self._is_over = False
         self._error: AnydraftError | None = None
@@ -168,6 +188,12 @@ class AsyncStream(AsyncIterator[TextEvent]):
             event = self._assembler.add(await self._read())
             if event is not None:
                 return event
+
+    @property
+    def resume_point(self) -> ResumePoint | None:
+        """From which `generate(..., resume=...)` goes on, however this stream ends; None while
+        nothing is known of the answer."""
+        return self._assembler.resume_point
 
     async def result(self) -> GenerationResult:
         """The whole answer, once what is left of it has arrived.
@@ -203,7 +229,7 @@ class AsyncStream(AsyncIterator[TextEvent]):
         if self._is_over:
             raise StopAsyncIteration
         try:
-            response = await self._next_response()
+            response = await self._next_of_all_tries()
         except AnydraftError as error:
             self._error = error
             raise
@@ -216,12 +242,27 @@ class AsyncStream(AsyncIterator[TextEvent]):
             raise self._error
         return cast(GenerateResponse, response)
 
+    async def _next_of_all_tries(self) -> object:
+        while True:
+            try:
+                return await self._next_response()
+            except AnydraftError as error:
+                pause_s = self._retries.pause_s(error, may_go_on=self._assembler.may_go_on)
+                if pause_s is None or self._is_over:
+                    raise
+            self._call = None
+            await asyncio.sleep(pause_s)
+            if self._is_over:
+                return grpc.aio.EOF
+
     async def _next_response(self) -> object:
         """A response or EOF, which also stands for a stream that was closed meanwhile."""
         try:
             if self._call is None:
-                self._assembler.begin()
-                self._call = await self._start()
+                if not self._has_begun:
+                    self._has_begun = True
+                    self._assembler.begin()
+                self._call = await self._start(self._assembler.resume_point)
             return await self._call.read()
         except grpc.RpcError as exc:
             raise from_rpc_error(exc, address=self._address) from exc

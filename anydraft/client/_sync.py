@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Any, Self, Unpack, cast
 
@@ -14,6 +14,7 @@ from anydraft.client._answer import GenerationResult, TextEvent
 from anydraft.client._assembly import AnswerAssembler
 from anydraft.client._deadline import Deadline, require_timeout
 from anydraft.client._options import GenerateOptions, Messages, build_request
+from anydraft.client._resume import ResumePoint, Retries
 from anydraft.client._server import (
     GENERATION_SERVICE,
     READY_POLL_S,
@@ -28,7 +29,7 @@ from anydraft.rpc.address import parse_target
 from anydraft.rpc.channel import dial_sync
 from anydraft.rpc.health import Health, check_sync
 from anydraft.rpc.status import from_rpc_error
-from anydraft.v1.generation_pb2 import GenerateResponse
+from anydraft.v1.generation_pb2 import GenerateRequest, GenerateResponse
 from anydraft.v1.generation_pb2_grpc import GenerationServiceStub
 from anydraft.v1.server_pb2 import GetServerInfoRequest
 from anydraft.v1.server_pb2_grpc import ServerServiceStub
@@ -59,6 +60,8 @@ class Client:
         *,
         messages: Messages | None = None,
         timeout: float | None = None,
+        resume: ResumePoint | None = None,
+        retries: int = 0,
         **options: Unpack[GenerateOptions],
     ) -> Stream:
         """Starts an answer to a raw `prompt` or to chat `messages` ({"role": ..., "content": ...}).
@@ -66,16 +69,20 @@ class Client:
 
         `timeout` limits the whole answer. See `GenerateOptions` for the other arguments; they are
         checked before anything is sent (InvalidRequestError).
+
+        `resume`: goes on with an answer of the same arguments, from `resume_point` of its stream;
+        the result is the whole one. `retries`: how often a node that is away or full is asked
+        again, for what is left of the answer.
         """
         request = build_request(prompt, messages, options)
         deadline = self._deadline(timeout)
-        assembler = AnswerAssembler()
-        if not self._speaks_our_revision:
-            require_same_revision(self._fetch_info(deadline), self.address)
-            self._speaks_our_revision = True
-        stub = GenerationServiceStub(self._open_channel())
-        call = stub.Generate(request, timeout=deadline.remaining_s())
-        return Stream(call, assembler, self.address)
+        assembler = AnswerAssembler(begun=resume)
+
+        def start() -> Iterator[GenerateResponse]:
+            point = assembler.resume_point
+            return self._start(request if point is None else point.apply(request), deadline)
+
+        return Stream(start, assembler, self.address, Retries(retries))
 
     def server_info(self, *, timeout: float | None = None) -> ServerInfo:
         """What the node says about itself, whatever revision it speaks."""
@@ -112,6 +119,13 @@ class Client:
     def __repr__(self) -> str:
         return f"<anydraft.Client {self.address}{' closed' if self._is_closed else ''}>"
 
+    def _start(self, request: GenerateRequest, deadline: Deadline) -> Iterator[GenerateResponse]:
+        if not self._speaks_our_revision:
+            require_same_revision(self._fetch_info(deadline), self.address)
+            self._speaks_our_revision = True
+        stub = GenerationServiceStub(self._open_channel())
+        return stub.Generate(request, timeout=deadline.remaining_s())
+
     def _deadline(self, timeout: float | None) -> Deadline:
         return Deadline(self._timeout_s if timeout is None else timeout)
 
@@ -145,10 +159,17 @@ class Stream(Iterator[TextEvent]):
     """
 
     def __init__(
-        self, call: Iterator[GenerateResponse], assembler: AnswerAssembler, address: str
+        self,
+        start: Callable[[], Iterator[GenerateResponse]],
+        assembler: AnswerAssembler,
+        address: str,
+        retries: Retries,
     ) -> None:
-        self._call: Any = call
+        """`start` asks for what is left of the answer. Raises what that raises."""
+        self._start = start
+        self._retries = retries
         self._assembler = assembler
+        self._call: Any = self._started()
         self._address = address
         self._is_over = False
         self._error: AnydraftError | None = None
@@ -158,6 +179,12 @@ class Stream(Iterator[TextEvent]):
             event = self._assembler.add(self._read())
             if event is not None:
                 return event
+
+    @property
+    def resume_point(self) -> ResumePoint | None:
+        """From which `generate(..., resume=...)` goes on, however this stream ends; None while
+        nothing is known of the answer."""
+        return self._assembler.resume_point
 
     def result(self) -> GenerationResult:
         """The whole answer, once what is left of it has arrived.
@@ -189,15 +216,37 @@ class Stream(Iterator[TextEvent]):
         """The next response. Raises StopIteration after the last, or once the stream is closed."""
         if self._error is not None:
             raise self._error
-        if self._is_over:
-            raise StopIteration
-        try:
-            return cast(GenerateResponse, next(self._call))
-        except StopIteration:
-            self._is_over = True
-            raise
-        except grpc.RpcError as exc:
-            if self._is_over:  # another thread closed the stream
-                raise StopIteration from None
-            self._error = from_rpc_error(exc, address=self._address)
-            raise self._error from exc
+        while not self._is_over:
+            try:
+                return cast(GenerateResponse, next(self._call))
+            except StopIteration:
+                self._is_over = True
+                raise
+            except grpc.RpcError as exc:
+                if self._is_over:  # another thread closed the stream
+                    raise StopIteration from None
+                error = from_rpc_error(exc, address=self._address)
+                if not self._is_tried_again(error):
+                    self._error = error
+                    raise error from exc
+            try:
+                self._call = self._started()
+            except AnydraftError as error:
+                self._error = error
+                raise
+        raise StopIteration
+
+    def _started(self) -> Iterator[GenerateResponse]:
+        """A call for what is left; asks again as `retries` allow."""
+        while True:
+            try:
+                return self._start()
+            except AnydraftError as error:
+                if not self._is_tried_again(error):
+                    raise
+
+    def _is_tried_again(self, error: AnydraftError) -> bool:
+        pause_s = self._retries.pause_s(error, may_go_on=self._assembler.may_go_on)
+        if pause_s is not None:
+            time.sleep(pause_s)
+        return pause_s is not None

@@ -18,7 +18,7 @@ import logging
 import os
 import signal
 import socket
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import grpc.aio
@@ -51,6 +51,8 @@ class NodeServer:
         self._stopping: asyncio.Task[None] | None = None
         self._calls = Calls()
         self._grace_is_over = asyncio.Event()
+        self.on_draining: Callable[[], None] | None = None
+        """Called once when the node begins to stop and answers still have time to finish."""
         self.server = RecordingServer(
             grpc.aio.server(interceptors=[self._calls], options=server_options(keep_alive))
         )
@@ -128,6 +130,8 @@ class NodeServer:
 
     async def _stop(self, grace_s: float) -> None:
         await self._health.enter_graceful_shutdown()
+        if self.on_draining is not None:
+            self.on_draining()
         courtesy_s = min(grace_s, _COURTESY_S)
         draining = asyncio.create_task(self._calls.drain(courtesy_s))
         hurrying = asyncio.create_task(self._grace_is_over.wait())

@@ -18,6 +18,7 @@ from anydraft.v1.prompt_pb2 import (
     SamplingParams,
     StopConditions,
 )
+from anydraft.v1.result_pb2 import Resume
 from anydraft.v1.verification_pb2 import Draft
 
 MAX_PROMPT_BYTES = 1024 * 1024
@@ -50,6 +51,16 @@ def validate_spec(spec: GenerationSpec) -> None:
 def validate_session_id(session_id: str) -> None:
     """Raises InvalidFieldError when it is too long; empty lets the server choose."""
     _require_short("session_id", session_id, MAX_NAME_BYTES)
+
+
+def validate_resume(resume: Resume, spec: GenerationSpec) -> None:
+    """Raises InvalidFieldError for what no answer can go on from. `spec` is the request's."""
+    if not resume.fingerprint:
+        raise _missing("resume.fingerprint", "send Opened.fingerprint of the answer's beginning")
+    if not spec.sampling.HasField("seed"):
+        raise _missing("sampling.seed", "an answer that goes on needs the seed in Opened.seed")
+    if not spec.stop.HasField("max_new_tokens"):
+        raise _missing("stop.max_new_tokens", "send the limit that Opened.max_new_tokens named")
 
 
 def validate_draft(draft: Draft) -> None:

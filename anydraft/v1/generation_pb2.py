@@ -26,7 +26,7 @@ from anydraft.v1 import prompt_pb2 as anydraft_dot_v1_dot_prompt__pb2
 from anydraft.v1 import result_pb2 as anydraft_dot_v1_dot_result__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1c\x61nydraft/v1/generation.proto\x12\x0b\x61nydraft.v1\x1a\x18\x61nydraft/v1/prompt.proto\x1a\x18\x61nydraft/v1/result.proto\"<\n\x0fGenerateRequest\x12)\n\x04spec\x18\x01 \x01(\x0b\x32\x1b.anydraft.v1.GenerationSpec\"\x98\x01\n\x10GenerateResponse\x12%\n\x06opened\x18\x01 \x01(\x0b\x32\x13.anydraft.v1.OpenedH\x00\x12\'\n\x05\x64\x65lta\x18\x02 \x01(\x0b\x32\x16.anydraft.v1.TextDeltaH\x00\x12)\n\x08\x66inished\x18\x03 \x01(\x0b\x32\x15.anydraft.v1.FinishedH\x00\x42\t\n\x07message\"q\n\tTextDelta\x12\x0c\n\x04text\x18\x01 \x01(\t\x12\x11\n\ttoken_ids\x18\x02 \x03(\x05\x12\x15\n\rdrafted_bytes\x18\x03 \x01(\r\x12,\n\x08logprobs\x18\x04 \x03(\x0b\x32\x1a.anydraft.v1.TokenLogprobs2^\n\x11GenerationService\x12I\n\x08Generate\x12\x1c.anydraft.v1.GenerateRequest\x1a\x1d.anydraft.v1.GenerateResponse0\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1c\x61nydraft/v1/generation.proto\x12\x0b\x61nydraft.v1\x1a\x18\x61nydraft/v1/prompt.proto\x1a\x18\x61nydraft/v1/result.proto\"a\n\x0fGenerateRequest\x12)\n\x04spec\x18\x01 \x01(\x0b\x32\x1b.anydraft.v1.GenerationSpec\x12#\n\x06resume\x18\x02 \x01(\x0b\x32\x13.anydraft.v1.Resume\"\x98\x01\n\x10GenerateResponse\x12%\n\x06opened\x18\x01 \x01(\x0b\x32\x13.anydraft.v1.OpenedH\x00\x12\'\n\x05\x64\x65lta\x18\x02 \x01(\x0b\x32\x16.anydraft.v1.TextDeltaH\x00\x12)\n\x08\x66inished\x18\x03 \x01(\x0b\x32\x15.anydraft.v1.FinishedH\x00\x42\t\n\x07message\"q\n\tTextDelta\x12\x0c\n\x04text\x18\x01 \x01(\t\x12\x11\n\ttoken_ids\x18\x02 \x03(\x05\x12\x15\n\rdrafted_bytes\x18\x03 \x01(\r\x12,\n\x08logprobs\x18\x04 \x03(\x0b\x32\x1a.anydraft.v1.TokenLogprobs2^\n\x11GenerationService\x12I\n\x08Generate\x12\x1c.anydraft.v1.GenerateRequest\x1a\x1d.anydraft.v1.GenerateResponse0\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -34,11 +34,11 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'anydraft.v1.generation_pb2'
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_GENERATEREQUEST']._serialized_start=97
-  _globals['_GENERATEREQUEST']._serialized_end=157
-  _globals['_GENERATERESPONSE']._serialized_start=160
-  _globals['_GENERATERESPONSE']._serialized_end=312
-  _globals['_TEXTDELTA']._serialized_start=314
-  _globals['_TEXTDELTA']._serialized_end=427
-  _globals['_GENERATIONSERVICE']._serialized_start=429
-  _globals['_GENERATIONSERVICE']._serialized_end=523
+  _globals['_GENERATEREQUEST']._serialized_end=194
+  _globals['_GENERATERESPONSE']._serialized_start=197
+  _globals['_GENERATERESPONSE']._serialized_end=349
+  _globals['_TEXTDELTA']._serialized_start=351
+  _globals['_TEXTDELTA']._serialized_end=464
+  _globals['_GENERATIONSERVICE']._serialized_start=466
+  _globals['_GENERATIONSERVICE']._serialized_end=560
 # @@protoc_insertion_point(module_scope)

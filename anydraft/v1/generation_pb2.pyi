@@ -21,15 +21,21 @@ class GenerateRequest(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     SPEC_FIELD_NUMBER: builtins.int
+    RESUME_FIELD_NUMBER: builtins.int
     @property
     def spec(self) -> anydraft.v1.prompt_pb2.GenerationSpec: ...
+    @property
+    def resume(self) -> anydraft.v1.result_pb2.Resume:
+        """The answer was begun before: only what follows is sent."""
+
     def __init__(
         self,
         *,
         spec: anydraft.v1.prompt_pb2.GenerationSpec | None = ...,
+        resume: anydraft.v1.result_pb2.Resume | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["spec", b"spec"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["spec", b"spec"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["resume", b"resume", "spec", b"spec"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["resume", b"resume", "spec", b"spec"]) -> None: ...
 
 global___GenerateRequest = GenerateRequest
 

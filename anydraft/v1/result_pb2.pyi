@@ -57,6 +57,8 @@ class Opened(google.protobuf.message.Message):
     MAX_NEW_TOKENS_FIELD_NUMBER: builtins.int
     CREDIT_PIECES_FIELD_NUMBER: builtins.int
     CREDIT_BYTES_FIELD_NUMBER: builtins.int
+    FINGERPRINT_FIELD_NUMBER: builtins.int
+    COMMITTED_TEXT_FIELD_NUMBER: builtins.int
     session_id: builtins.str
     model: builtins.str
     """The target that answers."""
@@ -71,7 +73,12 @@ class Opened(google.protobuf.message.Message):
     bytes of text they may have.
     """
     credit_bytes: builtins.int
-    """Field 7 is kept for the token that a resume will need."""
+    fingerprint: builtins.str
+    """Field 7 is kept for a token.
+    What `Resume.fingerprint` must be for the answer to go on elsewhere.
+    """
+    committed_text: builtins.str
+    """Of an answer that was begun elsewhere: its text so far, special tokens written out."""
     def __init__(
         self,
         *,
@@ -82,10 +89,39 @@ class Opened(google.protobuf.message.Message):
         max_new_tokens: builtins.int = ...,
         credit_pieces: builtins.int = ...,
         credit_bytes: builtins.int = ...,
+        fingerprint: builtins.str = ...,
+        committed_text: builtins.str = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["credit_bytes", b"credit_bytes", "credit_pieces", b"credit_pieces", "max_new_tokens", b"max_new_tokens", "model", b"model", "prompt_tokens", b"prompt_tokens", "seed", b"seed", "session_id", b"session_id"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["committed_text", b"committed_text", "credit_bytes", b"credit_bytes", "credit_pieces", b"credit_pieces", "fingerprint", b"fingerprint", "max_new_tokens", b"max_new_tokens", "model", b"model", "prompt_tokens", b"prompt_tokens", "seed", b"seed", "session_id", b"session_id"]) -> None: ...
 
 global___Opened = Opened
+
+@typing.final
+class Resume(google.protobuf.message.Message):
+    """What an answer goes on from that was begun before, perhaps by another node. All of it is what the
+    client was told; nodes with the same fingerprint go on with the same ids. The request is the one
+    that began it, with `sampling.seed` and `stop.max_new_tokens` as `Opened` named them.
+    """
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    TOKEN_IDS_FIELD_NUMBER: builtins.int
+    FINGERPRINT_FIELD_NUMBER: builtins.int
+    fingerprint: builtins.str
+    """`Opened.fingerprint`"""
+    @property
+    def token_ids(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
+        """All ids that were committed, in their order."""
+
+    def __init__(
+        self,
+        *,
+        token_ids: collections.abc.Iterable[builtins.int] | None = ...,
+        fingerprint: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["fingerprint", b"fingerprint", "token_ids", b"token_ids"]) -> None: ...
+
+global___Resume = Resume
 
 @typing.final
 class Finished(google.protobuf.message.Message):
@@ -171,6 +207,7 @@ class GenerationStats(google.protobuf.message.Message):
     SENT_BYTES_FIELD_NUMBER: builtins.int
     RECEIVED_BYTES_FIELD_NUMBER: builtins.int
     CACHED_TOKENS_FIELD_NUMBER: builtins.int
+    RESUMES_FIELD_NUMBER: builtins.int
     prompt_tokens: builtins.int
     """Target tokens."""
     completion_tokens: builtins.int
@@ -196,6 +233,10 @@ class GenerationStats(google.protobuf.message.Message):
     received_bytes: builtins.int
     cached_tokens: builtins.int
     """Of prompt_tokens, the first ones that an earlier answer had left on the verifier: not computed again."""
+    resumes: builtins.int
+    """Set by a draft node: how often another verify node went on with the answer, or the same one again.
+    What is said of rounds, drafts and times is then of the last of them.
+    """
     def __init__(
         self,
         *,
@@ -215,7 +256,8 @@ class GenerationStats(google.protobuf.message.Message):
         sent_bytes: builtins.int = ...,
         received_bytes: builtins.int = ...,
         cached_tokens: builtins.int = ...,
+        resumes: builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["accepted_tokens", b"accepted_tokens", "cached_tokens", b"cached_tokens", "completion_tokens", b"completion_tokens", "draft_ms", b"draft_ms", "draft_rounds", b"draft_rounds", "drafted_tokens", b"drafted_tokens", "prefill_ms", b"prefill_ms", "prompt_tokens", b"prompt_tokens", "received_bytes", b"received_bytes", "rounds", b"rounds", "sent_bytes", b"sent_bytes", "sent_pieces", b"sent_pieces", "stale_pieces", b"stale_pieces", "text_bytes", b"text_bytes", "verify_ms", b"verify_ms", "wait_ms", b"wait_ms"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["accepted_tokens", b"accepted_tokens", "cached_tokens", b"cached_tokens", "completion_tokens", b"completion_tokens", "draft_ms", b"draft_ms", "draft_rounds", b"draft_rounds", "drafted_tokens", b"drafted_tokens", "prefill_ms", b"prefill_ms", "prompt_tokens", b"prompt_tokens", "received_bytes", b"received_bytes", "resumes", b"resumes", "rounds", b"rounds", "sent_bytes", b"sent_bytes", "sent_pieces", b"sent_pieces", "stale_pieces", b"stale_pieces", "text_bytes", b"text_bytes", "verify_ms", b"verify_ms", "wait_ms", b"wait_ms"]) -> None: ...
 
 global___GenerationStats = GenerationStats

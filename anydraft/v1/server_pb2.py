@@ -24,21 +24,21 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18\x61nydraft/v1/server.proto\x12\x0b\x61nydraft.v1\"\x16\n\x14GetServerInfoRequest\">\n\x15GetServerInfoResponse\x12%\n\x04info\x18\x01 \x01(\x0b\x32\x17.anydraft.v1.ServerInfo\"\x84\x04\n\nServerInfo\x12#\n\x04role\x18\x01 \x01(\x0e\x32\x15.anydraft.v1.NodeRole\x12\r\n\x05model\x18\x02 \x01(\t\x12\x0f\n\x07version\x18\x03 \x01(\t\x12\x19\n\x11protocol_revision\x18\x04 \x01(\r\x12\x0e\n\x06\x65ngine\x18\x05 \x01(\t\x12\x1b\n\x0e\x63ontext_tokens\x18\x06 \x01(\rH\x00\x88\x01\x01\x12\x1e\n\x11has_chat_template\x18\x07 \x01(\x08H\x01\x88\x01\x01\x12\x1c\n\x0fvocabulary_size\x18\x08 \x01(\rH\x02\x88\x01\x01\x12\x1b\n\x0everify_address\x18\t \x01(\tH\x03\x88\x01\x01\x12\x16\n\tassistant\x18\n \x01(\tH\x04\x88\x01\x01\x12\x12\n\x05\x64type\x18\x0b \x01(\tH\x05\x88\x01\x01\x12\"\n\x15num_drafting_sessions\x18\x0c \x01(\rH\x06\x88\x01\x01\x12\"\n\x15max_drafting_sessions\x18\r \x01(\rH\x07\x88\x01\x01\x42\x11\n\x0f_context_tokensB\x14\n\x12_has_chat_templateB\x12\n\x10_vocabulary_sizeB\x11\n\x0f_verify_addressB\x0c\n\n_assistantB\x08\n\x06_dtypeB\x18\n\x16_num_drafting_sessionsB\x18\n\x16_max_drafting_sessions*P\n\x08NodeRole\x12\x19\n\x15NODE_ROLE_UNSPECIFIED\x10\x00\x12\x13\n\x0fNODE_ROLE_DRAFT\x10\x01\x12\x14\n\x10NODE_ROLE_VERIFY\x10\x02\x32g\n\rServerService\x12V\n\rGetServerInfo\x12!.anydraft.v1.GetServerInfoRequest\x1a\".anydraft.v1.GetServerInfoResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18\x61nydraft/v1/server.proto\x12\x0b\x61nydraft.v1\"\x16\n\x14GetServerInfoRequest\">\n\x15GetServerInfoResponse\x12%\n\x04info\x18\x01 \x01(\x0b\x32\x17.anydraft.v1.ServerInfo\"\xae\x04\n\nServerInfo\x12#\n\x04role\x18\x01 \x01(\x0e\x32\x15.anydraft.v1.NodeRole\x12\r\n\x05model\x18\x02 \x01(\t\x12\x0f\n\x07version\x18\x03 \x01(\t\x12\x19\n\x11protocol_revision\x18\x04 \x01(\r\x12\x0e\n\x06\x65ngine\x18\x05 \x01(\t\x12\x1b\n\x0e\x63ontext_tokens\x18\x06 \x01(\rH\x00\x88\x01\x01\x12\x1e\n\x11has_chat_template\x18\x07 \x01(\x08H\x01\x88\x01\x01\x12\x1c\n\x0fvocabulary_size\x18\x08 \x01(\rH\x02\x88\x01\x01\x12\x1b\n\x0everify_address\x18\t \x01(\tH\x03\x88\x01\x01\x12\x16\n\tassistant\x18\n \x01(\tH\x04\x88\x01\x01\x12\x12\n\x05\x64type\x18\x0b \x01(\tH\x05\x88\x01\x01\x12\x18\n\x0b\x66ingerprint\x18\x14 \x01(\tH\x06\x88\x01\x01\x12\"\n\x15num_drafting_sessions\x18\x0c \x01(\rH\x07\x88\x01\x01\x12\"\n\x15max_drafting_sessions\x18\r \x01(\rH\x08\x88\x01\x01\x42\x11\n\x0f_context_tokensB\x14\n\x12_has_chat_templateB\x12\n\x10_vocabulary_sizeB\x11\n\x0f_verify_addressB\x0c\n\n_assistantB\x08\n\x06_dtypeB\x0e\n\x0c_fingerprintB\x18\n\x16_num_drafting_sessionsB\x18\n\x16_max_drafting_sessions*P\n\x08NodeRole\x12\x19\n\x15NODE_ROLE_UNSPECIFIED\x10\x00\x12\x13\n\x0fNODE_ROLE_DRAFT\x10\x01\x12\x14\n\x10NODE_ROLE_VERIFY\x10\x02\x32g\n\rServerService\x12V\n\rGetServerInfo\x12!.anydraft.v1.GetServerInfoRequest\x1a\".anydraft.v1.GetServerInfoResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'anydraft.v1.server_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_NODEROLE']._serialized_start=648
-  _globals['_NODEROLE']._serialized_end=728
+  _globals['_NODEROLE']._serialized_start=690
+  _globals['_NODEROLE']._serialized_end=770
   _globals['_GETSERVERINFOREQUEST']._serialized_start=41
   _globals['_GETSERVERINFOREQUEST']._serialized_end=63
   _globals['_GETSERVERINFORESPONSE']._serialized_start=65
   _globals['_GETSERVERINFORESPONSE']._serialized_end=127
   _globals['_SERVERINFO']._serialized_start=130
-  _globals['_SERVERINFO']._serialized_end=646
-  _globals['_SERVERSERVICE']._serialized_start=730
-  _globals['_SERVERSERVICE']._serialized_end=833
+  _globals['_SERVERINFO']._serialized_end=688
+  _globals['_SERVERSERVICE']._serialized_start=772
+  _globals['_SERVERSERVICE']._serialized_end=875
 # @@protoc_insertion_point(module_scope)

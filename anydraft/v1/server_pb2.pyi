@@ -76,6 +76,7 @@ class ServerInfo(google.protobuf.message.Message):
     VERIFY_ADDRESS_FIELD_NUMBER: builtins.int
     ASSISTANT_FIELD_NUMBER: builtins.int
     DTYPE_FIELD_NUMBER: builtins.int
+    FINGERPRINT_FIELD_NUMBER: builtins.int
     NUM_DRAFTING_SESSIONS_FIELD_NUMBER: builtins.int
     MAX_DRAFTING_SESSIONS_FIELD_NUMBER: builtins.int
     role: global___NodeRole.ValueType
@@ -106,6 +107,8 @@ class ServerInfo(google.protobuf.message.Message):
     """What drafts, on a draft node: the assistant's name, or "prompt lookup"."""
     dtype: builtins.str
     """Precision of the target's weights: "float32", "bfloat16" or "float16"."""
+    fingerprint: builtins.str
+    """Verify nodes with the same one go on with each other's answers; see `Resume`."""
     num_drafting_sessions: builtins.int
     """How many sessions draft on a draft node now, and how many it takes at once."""
     max_drafting_sessions: builtins.int
@@ -123,17 +126,20 @@ class ServerInfo(google.protobuf.message.Message):
         verify_address: builtins.str | None = ...,
         assistant: builtins.str | None = ...,
         dtype: builtins.str | None = ...,
+        fingerprint: builtins.str | None = ...,
         num_drafting_sessions: builtins.int | None = ...,
         max_drafting_sessions: builtins.int | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["_assistant", b"_assistant", "_context_tokens", b"_context_tokens", "_dtype", b"_dtype", "_has_chat_template", b"_has_chat_template", "_max_drafting_sessions", b"_max_drafting_sessions", "_num_drafting_sessions", b"_num_drafting_sessions", "_verify_address", b"_verify_address", "_vocabulary_size", b"_vocabulary_size", "assistant", b"assistant", "context_tokens", b"context_tokens", "dtype", b"dtype", "has_chat_template", b"has_chat_template", "max_drafting_sessions", b"max_drafting_sessions", "num_drafting_sessions", b"num_drafting_sessions", "verify_address", b"verify_address", "vocabulary_size", b"vocabulary_size"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_assistant", b"_assistant", "_context_tokens", b"_context_tokens", "_dtype", b"_dtype", "_has_chat_template", b"_has_chat_template", "_max_drafting_sessions", b"_max_drafting_sessions", "_num_drafting_sessions", b"_num_drafting_sessions", "_verify_address", b"_verify_address", "_vocabulary_size", b"_vocabulary_size", "assistant", b"assistant", "context_tokens", b"context_tokens", "dtype", b"dtype", "engine", b"engine", "has_chat_template", b"has_chat_template", "max_drafting_sessions", b"max_drafting_sessions", "model", b"model", "num_drafting_sessions", b"num_drafting_sessions", "protocol_revision", b"protocol_revision", "role", b"role", "verify_address", b"verify_address", "version", b"version", "vocabulary_size", b"vocabulary_size"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_assistant", b"_assistant", "_context_tokens", b"_context_tokens", "_dtype", b"_dtype", "_fingerprint", b"_fingerprint", "_has_chat_template", b"_has_chat_template", "_max_drafting_sessions", b"_max_drafting_sessions", "_num_drafting_sessions", b"_num_drafting_sessions", "_verify_address", b"_verify_address", "_vocabulary_size", b"_vocabulary_size", "assistant", b"assistant", "context_tokens", b"context_tokens", "dtype", b"dtype", "fingerprint", b"fingerprint", "has_chat_template", b"has_chat_template", "max_drafting_sessions", b"max_drafting_sessions", "num_drafting_sessions", b"num_drafting_sessions", "verify_address", b"verify_address", "vocabulary_size", b"vocabulary_size"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_assistant", b"_assistant", "_context_tokens", b"_context_tokens", "_dtype", b"_dtype", "_fingerprint", b"_fingerprint", "_has_chat_template", b"_has_chat_template", "_max_drafting_sessions", b"_max_drafting_sessions", "_num_drafting_sessions", b"_num_drafting_sessions", "_verify_address", b"_verify_address", "_vocabulary_size", b"_vocabulary_size", "assistant", b"assistant", "context_tokens", b"context_tokens", "dtype", b"dtype", "engine", b"engine", "fingerprint", b"fingerprint", "has_chat_template", b"has_chat_template", "max_drafting_sessions", b"max_drafting_sessions", "model", b"model", "num_drafting_sessions", b"num_drafting_sessions", "protocol_revision", b"protocol_revision", "role", b"role", "verify_address", b"verify_address", "version", b"version", "vocabulary_size", b"vocabulary_size"]) -> None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_assistant", b"_assistant"]) -> typing.Literal["assistant"] | None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_context_tokens", b"_context_tokens"]) -> typing.Literal["context_tokens"] | None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_dtype", b"_dtype"]) -> typing.Literal["dtype"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_fingerprint", b"_fingerprint"]) -> typing.Literal["fingerprint"] | None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_has_chat_template", b"_has_chat_template"]) -> typing.Literal["has_chat_template"] | None: ...
     @typing.overload

@@ -26,7 +26,7 @@ from anydraft.v1 import prompt_pb2 as anydraft_dot_v1_dot_prompt__pb2
 from anydraft.v1 import result_pb2 as anydraft_dot_v1_dot_result__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1e\x61nydraft/v1/verification.proto\x12\x0b\x61nydraft.v1\x1a\x18\x61nydraft/v1/prompt.proto\x1a\x18\x61nydraft/v1/result.proto\"\x87\x01\n\rVerifyRequest\x12!\n\x04open\x18\x01 \x01(\x0b\x32\x11.anydraft.v1.OpenH\x00\x12#\n\x05\x64raft\x18\x02 \x01(\x0b\x32\x12.anydraft.v1.DraftH\x00\x12#\n\x05\x63lose\x18\x03 \x01(\x0b\x32\x12.anydraft.v1.CloseH\x00\x42\t\n\x07message\"\xc1\x01\n\x0eVerifyResponse\x12%\n\x06opened\x18\x01 \x01(\x0b\x32\x13.anydraft.v1.OpenedH\x00\x12\'\n\x07verdict\x18\x02 \x01(\x0b\x32\x14.anydraft.v1.VerdictH\x00\x12)\n\x08\x64raining\x18\x03 \x01(\x0b\x32\x15.anydraft.v1.DrainingH\x00\x12)\n\x08\x66inished\x18\x04 \x01(\x0b\x32\x15.anydraft.v1.FinishedH\x00\x42\t\n\x07message\"x\n\x04Open\x12\x19\n\x11protocol_revision\x18\x01 \x01(\r\x12)\n\x04spec\x18\x02 \x01(\x0b\x32\x1b.anydraft.v1.GenerationSpec\x12\x12\n\nsession_id\x18\x03 \x01(\t\x12\x16\n\x0e\x64rafts_in_turn\x18\x05 \x01(\x08\"k\n\x05\x44raft\x12\x13\n\x0b\x66irst_piece\x18\x01 \x01(\x04\x12\x12\n\nbase_bytes\x18\x02 \x01(\x04\x12\'\n\x06pieces\x18\x03 \x03(\x0b\x32\x17.anydraft.v1.DraftPiece\x12\x10\n\x08needs_ms\x18\x04 \x01(\x01\"I\n\nDraftPiece\x12\x0c\n\x04text\x18\x01 \x01(\x0c\x12\x0f\n\x07logprob\x18\x02 \x01(\x02\x12\x0e\n\x06parent\x18\x03 \x01(\x04\x12\x0c\n\x04\x65nds\x18\x04 \x01(\x08\"\x07\n\x05\x43lose\"\xf8\x01\n\x07Verdict\x12\x14\n\x0cnewest_piece\x18\x01 \x01(\x04\x12\x12\n\nbase_bytes\x18\x02 \x01(\x04\x12\x0c\n\x04text\x18\x03 \x01(\t\x12\x11\n\ttoken_ids\x18\x04 \x03(\x05\x12\x15\n\rdrafted_bytes\x18\x05 \x01(\r\x12\x16\n\tuser_text\x18\x06 \x01(\tH\x00\x88\x01\x01\x12,\n\x08logprobs\x18\x07 \x03(\x0b\x32\x1a.anydraft.v1.TokenLogprobs\x12\x15\n\rcredit_pieces\x18\x08 \x01(\r\x12\x0f\n\x07step_ms\x18\t \x01(\x01\x12\x0f\n\x07turn_ms\x18\n \x01(\x01\x42\x0c\n\n_user_text\"\n\n\x08\x44raining2\\\n\x13VerificationService\x12\x45\n\x06Verify\x12\x1a.anydraft.v1.VerifyRequest\x1a\x1b.anydraft.v1.VerifyResponse(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1e\x61nydraft/v1/verification.proto\x12\x0b\x61nydraft.v1\x1a\x18\x61nydraft/v1/prompt.proto\x1a\x18\x61nydraft/v1/result.proto\"\x87\x01\n\rVerifyRequest\x12!\n\x04open\x18\x01 \x01(\x0b\x32\x11.anydraft.v1.OpenH\x00\x12#\n\x05\x64raft\x18\x02 \x01(\x0b\x32\x12.anydraft.v1.DraftH\x00\x12#\n\x05\x63lose\x18\x03 \x01(\x0b\x32\x12.anydraft.v1.CloseH\x00\x42\t\n\x07message\"\xc1\x01\n\x0eVerifyResponse\x12%\n\x06opened\x18\x01 \x01(\x0b\x32\x13.anydraft.v1.OpenedH\x00\x12\'\n\x07verdict\x18\x02 \x01(\x0b\x32\x14.anydraft.v1.VerdictH\x00\x12)\n\x08\x64raining\x18\x03 \x01(\x0b\x32\x15.anydraft.v1.DrainingH\x00\x12)\n\x08\x66inished\x18\x04 \x01(\x0b\x32\x15.anydraft.v1.FinishedH\x00\x42\t\n\x07message\"\x9d\x01\n\x04Open\x12\x19\n\x11protocol_revision\x18\x01 \x01(\r\x12)\n\x04spec\x18\x02 \x01(\x0b\x32\x1b.anydraft.v1.GenerationSpec\x12\x12\n\nsession_id\x18\x03 \x01(\t\x12#\n\x06resume\x18\x04 \x01(\x0b\x32\x13.anydraft.v1.Resume\x12\x16\n\x0e\x64rafts_in_turn\x18\x05 \x01(\x08\"k\n\x05\x44raft\x12\x13\n\x0b\x66irst_piece\x18\x01 \x01(\x04\x12\x12\n\nbase_bytes\x18\x02 \x01(\x04\x12\'\n\x06pieces\x18\x03 \x03(\x0b\x32\x17.anydraft.v1.DraftPiece\x12\x10\n\x08needs_ms\x18\x04 \x01(\x01\"I\n\nDraftPiece\x12\x0c\n\x04text\x18\x01 \x01(\x0c\x12\x0f\n\x07logprob\x18\x02 \x01(\x02\x12\x0e\n\x06parent\x18\x03 \x01(\x04\x12\x0c\n\x04\x65nds\x18\x04 \x01(\x08\"\x07\n\x05\x43lose\"\xf8\x01\n\x07Verdict\x12\x14\n\x0cnewest_piece\x18\x01 \x01(\x04\x12\x12\n\nbase_bytes\x18\x02 \x01(\x04\x12\x0c\n\x04text\x18\x03 \x01(\t\x12\x11\n\ttoken_ids\x18\x04 \x03(\x05\x12\x15\n\rdrafted_bytes\x18\x05 \x01(\r\x12\x16\n\tuser_text\x18\x06 \x01(\tH\x00\x88\x01\x01\x12,\n\x08logprobs\x18\x07 \x03(\x0b\x32\x1a.anydraft.v1.TokenLogprobs\x12\x15\n\rcredit_pieces\x18\x08 \x01(\r\x12\x0f\n\x07step_ms\x18\t \x01(\x01\x12\x0f\n\x07turn_ms\x18\n \x01(\x01\x42\x0c\n\n_user_text\"\n\n\x08\x44raining2\\\n\x13VerificationService\x12\x45\n\x06Verify\x12\x1a.anydraft.v1.VerifyRequest\x1a\x1b.anydraft.v1.VerifyResponse(\x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -37,18 +37,18 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_VERIFYREQUEST']._serialized_end=235
   _globals['_VERIFYRESPONSE']._serialized_start=238
   _globals['_VERIFYRESPONSE']._serialized_end=431
-  _globals['_OPEN']._serialized_start=433
-  _globals['_OPEN']._serialized_end=553
-  _globals['_DRAFT']._serialized_start=555
-  _globals['_DRAFT']._serialized_end=662
-  _globals['_DRAFTPIECE']._serialized_start=664
-  _globals['_DRAFTPIECE']._serialized_end=737
-  _globals['_CLOSE']._serialized_start=739
-  _globals['_CLOSE']._serialized_end=746
-  _globals['_VERDICT']._serialized_start=749
-  _globals['_VERDICT']._serialized_end=997
-  _globals['_DRAINING']._serialized_start=999
-  _globals['_DRAINING']._serialized_end=1009
-  _globals['_VERIFICATIONSERVICE']._serialized_start=1011
-  _globals['_VERIFICATIONSERVICE']._serialized_end=1103
+  _globals['_OPEN']._serialized_start=434
+  _globals['_OPEN']._serialized_end=591
+  _globals['_DRAFT']._serialized_start=593
+  _globals['_DRAFT']._serialized_end=700
+  _globals['_DRAFTPIECE']._serialized_start=702
+  _globals['_DRAFTPIECE']._serialized_end=775
+  _globals['_CLOSE']._serialized_start=777
+  _globals['_CLOSE']._serialized_end=784
+  _globals['_VERDICT']._serialized_start=787
+  _globals['_VERDICT']._serialized_end=1035
+  _globals['_DRAINING']._serialized_start=1037
+  _globals['_DRAINING']._serialized_end=1047
+  _globals['_VERIFICATIONSERVICE']._serialized_start=1049
+  _globals['_VERIFICATIONSERVICE']._serialized_end=1141
 # @@protoc_insertion_point(module_scope)

@@ -77,13 +77,12 @@ class Open(google.protobuf.message.Message):
     PROTOCOL_REVISION_FIELD_NUMBER: builtins.int
     SPEC_FIELD_NUMBER: builtins.int
     SESSION_ID_FIELD_NUMBER: builtins.int
+    RESUME_FIELD_NUMBER: builtins.int
     DRAFTS_IN_TURN_FIELD_NUMBER: builtins.int
     protocol_revision: builtins.int
     """The revision of this contract that the client speaks; see ServerInfo.protocol_revision."""
     session_id: builtins.str
-    """Chosen by the client, unique among its live sessions; empty lets the server choose.
-    Field 4 is kept for a resume (session id, token, what was already committed).
-    """
+    """Chosen by the client, unique among its live sessions; empty lets the server choose."""
     drafts_in_turn: builtins.bool
     """The drafter computes on the verifier's own cores, where both at once are slower than one after
     the other: it drafts only behind verdicts that give it a turn (`Verdict.turn_ms`), what pays, and
@@ -92,16 +91,21 @@ class Open(google.protobuf.message.Message):
     """
     @property
     def spec(self) -> anydraft.v1.prompt_pb2.GenerationSpec: ...
+    @property
+    def resume(self) -> anydraft.v1.result_pb2.Resume:
+        """The answer was begun before: only what follows is sent, and offsets go on."""
+
     def __init__(
         self,
         *,
         protocol_revision: builtins.int = ...,
         spec: anydraft.v1.prompt_pb2.GenerationSpec | None = ...,
         session_id: builtins.str = ...,
+        resume: anydraft.v1.result_pb2.Resume | None = ...,
         drafts_in_turn: builtins.bool = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["spec", b"spec"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["drafts_in_turn", b"drafts_in_turn", "protocol_revision", b"protocol_revision", "session_id", b"session_id", "spec", b"spec"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["resume", b"resume", "spec", b"spec"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["drafts_in_turn", b"drafts_in_turn", "protocol_revision", b"protocol_revision", "resume", b"resume", "session_id", b"session_id", "spec", b"spec"]) -> None: ...
 
 global___Open = Open
 
@@ -260,7 +264,9 @@ global___Verdict = Verdict
 
 @typing.final
 class Draining(google.protobuf.message.Message):
-    """The server is going away; the session should be continued elsewhere."""
+    """The server is going away; the session should be continued elsewhere (`Open.resume`). It goes on here
+    for as long as the server's grace lasts.
+    """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 

@@ -36,7 +36,7 @@ def test_measurements_are_understood(words: list[str]) -> None:
 
 def test_the_nodes_of_the_readme_find_each_other() -> None:
     verify, draft = parse(_the("anydraft-verify")), parse(_the("anydraft-draft"))
-    assert draft.verify == verify.listen
+    assert draft.verify == [verify.listen]
     assert parse(_the("anydraft", "chat")).server == draft.listen
     assert f'anydraft.Client("{draft.listen}")' in README
     assert f"ANYDRAFT_SERVER={draft.listen}" in README

@@ -40,7 +40,7 @@ def test_an_unknown_flag_would_be_noticed(name: str) -> None:
 def test_draft_settings_are_valid(where: str) -> None:
     args = parse(COMMANDS[where])
     assert settings_of(args).engine == "onnx"
-    assert parse_target(args.verify).port == 50051
+    assert [parse_target(address).port for address in args.verify] == [50051]
 
 
 @pytest.mark.parametrize("name", NODES)
@@ -56,7 +56,7 @@ def test_a_node_listens_where_its_port_is_published(name: str) -> None:
 
 
 def test_the_draft_node_dials_the_verify_service() -> None:
-    draft = parse_target(parse(service_command(SERVICES["draft"])).verify)
+    (draft,) = map(parse_target, parse(service_command(SERVICES["draft"])).verify)
     verify = parse_listen(parse(service_command(SERVICES["verify"])).listen)
     assert draft.host in SERVICES
     assert (draft.host, draft.port) == ("verify", verify.port)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from typing import Any
 
 import grpc
@@ -12,7 +13,7 @@ import grpc.aio
 import pytest
 
 from anydraft.errors import AnydraftError, UnavailableError
-from anydraft.rpc.channel import KeepAlive, dial
+from anydraft.rpc.channel import KEEP_ALIVE, KeepAlive
 from anydraft.rpc.status import from_rpc_error
 from anydraft.text import TextTokenizer
 from anydraft.v1.generation_pb2 import GenerateRequest
@@ -22,6 +23,7 @@ from draft_node.assisted_answer import AssistedAnswer, Drafting
 from draft_node.drafters.assistant import AssistantDrafter
 from draft_node.drafters.combined import CombinedDrafter
 from draft_node.drafting_thread import DraftingThread
+from draft_node.verify_nodes import VerifyNodes
 from tests.draft.played import (
     ANSWER,
     PROMPT,
@@ -79,12 +81,14 @@ async def test_a_cancel_at_any_moment(
     """Twice, as at the end of a server's grace: the second must not stop the cleaning up."""
     worker = DraftingThread()
     moments = 0
-    async with verify_node(honest) as (address, _), dial(address) as channel:
+    async with verify_node(honest) as (address, _), dialled(address) as nodes:
         # As it is once the node runs: the connection stands.
-        await channel.channel_ready()
+        node = nodes.best("")
+        assert node is not None
+        await node.channel.channel_ready()
         was_finished = False
         while not was_finished:
-            answer = AssistedAnswer(channel, address, Drafting(drafter, worker), timeout_s=None)
+            answer = AssistedAnswer(nodes, Drafting(drafter, worker), timeout_s=None)
             taking = asyncio.create_task(_take_all(answer))
             for _ in range(moments):
                 await asyncio.sleep(0)
@@ -98,6 +102,18 @@ async def test_a_cancel_at_any_moment(
     worker.close()
     assert moments > 32
     assert len(engine.states) > 16
+
+
+@asynccontextmanager
+async def dialled(address: str) -> AsyncIterator[VerifyNodes]:
+    async def nothing() -> None:
+        pass
+
+    nodes = VerifyNodes([address], KEEP_ALIVE, nothing)
+    try:
+        yield nodes
+    finally:
+        await nodes.close()
 
 
 async def _take_all(answer: AssistedAnswer) -> None:
@@ -121,8 +137,8 @@ async def test_a_step_in_flight_ends_before_its_state_is_closed(
 
     monkeypatch.setattr(engine, "next_id", hold)
     worker = DraftingThread()
-    async with verify_node(honest) as (address, _), dial(address) as channel:
-        answer = AssistedAnswer(channel, address, Drafting(drafter, worker), timeout_s=None)
+    async with verify_node(honest) as (address, _), dialled(address) as nodes:
+        answer = AssistedAnswer(nodes, Drafting(drafter, worker), timeout_s=None)
         taking = asyncio.create_task(_take_all(answer))
         await until(entered.is_set)
         taking.cancel()
@@ -147,8 +163,8 @@ async def test_a_reader_that_has_stopped_reading(
         yield finished()
 
     worker = DraftingThread()
-    async with verify_node(script) as (address, played), dial(address) as channel:
-        answer = AssistedAnswer(channel, address, Drafting(drafter, worker), timeout_s=None)
+    async with verify_node(script) as (address, played), dialled(address) as nodes:
+        answer = AssistedAnswer(nodes, Drafting(drafter, worker), timeout_s=None)
         responses = answer.responses(SPEC)
         await anext(responses)
         await asyncio.wait_for(played.ended.wait(), 10)

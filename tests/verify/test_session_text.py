@@ -15,8 +15,9 @@ from anydraft.text.tokenizer import TextTokenizer
 from anydraft.v1.result_pb2 import FINISH_REASON_EOS, FINISH_REASON_LENGTH, FINISH_REASON_STOP
 from anydraft.v1.verification_pb2 import Draft, DraftPiece
 from tests import tokenizers_zoo
+from verify_node.answer_cut import AnswerCutter, AnswerLimits
 from verify_node.session_draft import MAX_CREDIT_PIECES, SessionDraft
-from verify_node.session_text import Admitted, AnswerLimits, SessionText, TextBlock
+from verify_node.session_text import Admitted, Begun, SessionText, TextBlock
 from verify_node.target import Block, Commit, Offer
 
 TOKENIZER = TextTokenizer(tokenizers_zoo.build("gpt2"))
@@ -57,11 +58,12 @@ class Session:
         self.events: list[Admitted | TextBlock | AnydraftError] = []
         self.due: list[Callable[[], None]] = []
         ids = frozenset() if eos is None else frozenset([eos])
+        limits = AnswerLimits(limit, ids, eos, tuple(stops))
         self.text = SessionText(
-            TOKENIZER,
             DraftAligner(TOKENIZER),
             PROMPT,
-            AnswerLimits(limit, ids, eos, tuple(stops)),
+            limits,
+            Begun(AnswerCutter(TOKENIZER, limits)),
             lookup,
             self.target,
             self.events.append,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -60,6 +61,7 @@ def load(options: SimulationOptions) -> ServedModel:
         dtype="float32",
         context_tokens=_CONTEXT_TOKENS,
         vocabulary_size=size,
+        fingerprint=hashlib.blake2b(options.answers.read_bytes(), digest_size=16).hexdigest(),
     )
     limits = SchedulerLimits(
         kv_tokens=_KV_TOKENS,

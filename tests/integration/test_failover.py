@@ -1,0 +1,219 @@
+"""Answers outlive the nodes that make them: real processes on one tiny model, killed, stopped."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from transformers import PreTrainedTokenizerFast
+
+from anydraft.cli.nodes import NodeProcess
+from anydraft.errors import (
+    AnydraftError,
+    FailedPreconditionError,
+    InvalidRequestError,
+    UnavailableError,
+)
+from anydraft.rpc.status import from_rpc_error
+from anydraft.v1.generation_pb2 import GenerateRequest, GenerateResponse
+from anydraft.v1.generation_pb2_grpc import GenerationServiceStub
+from anydraft.v1.prompt_pb2 import GenerationSpec, Prompt, SamplingParams, StopConditions
+from anydraft.v1.result_pb2 import Resume
+from draft_node.drafters.lookup import LookupDrafter
+from tests import models_zoo, nodes, tokenizers_zoo
+
+NEW_TOKENS = 300
+SETTINGS: dict[str, dict[str, Any]] = {
+    "greedy": {"temperature": 0.0},
+    "sampled": {"temperature": 1.0, "seed": 7},
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny model on disk, for processes to load."""
+    folder = tmp_path_factory.mktemp("model")
+    models_zoo.build("llama").save_pretrained(folder)
+    PreTrainedTokenizerFast(tokenizer_object=tokenizers_zoo.build("gpt2")).save_pretrained(folder)
+    return folder
+
+
+@contextmanager
+def verifier(folder: Path, *flags: str) -> Iterator[tuple[NodeProcess, str]]:
+    args = ["--model", str(folder), "--listen", "127.0.0.1:0", "--threads", "1", *flags]
+    with NodeProcess("verify_node", args) as node:
+        yield node, node.wait_ready(60)
+
+
+def spec_of(settings: dict[str, Any], **more: Any) -> GenerationSpec:
+    return GenerationSpec(
+        prompt=Prompt(text="the cat sat on"),
+        sampling=SamplingParams(**settings),
+        stop=StopConditions(max_new_tokens=NEW_TOKENS, ignore_eos=True, **more),
+    )
+
+
+def ask(
+    address: str, spec: GenerationSpec, resume: Resume | None = None
+) -> Iterator[GenerateResponse]:
+    with grpc.insecure_channel(address) as channel:
+        stub = GenerationServiceStub(channel)
+        yield from stub.Generate(GenerateRequest(spec=spec, resume=resume), timeout=60)
+
+
+def told(responses: Sequence[GenerateResponse]) -> tuple[str, list[int]]:
+    deltas = [response.delta for response in responses if response.HasField("delta")]
+    return "".join(d.text for d in deltas), [i for d in deltas for i in d.token_ids]
+
+
+class Undisturbed:
+    """What one verify node answers that nobody disturbs."""
+
+    def __init__(self, address: str, spec: GenerationSpec) -> None:
+        responses = list(ask(address, spec))
+        self.opened = responses[0].opened
+        self.text, self.token_ids = told(responses)
+        self.stats = responses[-1].finished.stats
+        assert len(self.token_ids) == NEW_TOKENS
+
+    def spec(self, spec: GenerationSpec) -> GenerationSpec:
+        """With what is in force."""
+        whole = GenerationSpec()
+        whole.CopyFrom(spec)
+        whole.sampling.seed = self.opened.seed
+        whole.stop.max_new_tokens = self.opened.max_new_tokens
+        return whole
+
+    def begun(self, num_tokens: int) -> Resume:
+        return Resume(token_ids=self.token_ids[:num_tokens], fingerprint=self.opened.fingerprint)
+
+
+@pytest.fixture(scope="module")
+def steady(folder: Path) -> Iterator[str]:
+    """A verify node that is left alone."""
+    with verifier(folder) as (_, address):
+        yield address
+
+
+@pytest.mark.parametrize("how", ["greedy", "sampled"])
+@pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGTERM], ids=["kill", "stop"])
+def test_an_answer_goes_on_elsewhere_when_its_verify_node_ends(
+    folder: Path, steady: str, how: str, end: signal.Signals
+) -> None:
+    spec = spec_of(SETTINGS[how])
+    undisturbed = Undisturbed(steady, spec)
+    with ExitStack() as stack:
+        doomed, address = stack.enter_context(verifier(folder))
+        # The first is asked first while both do nothing.
+        edge = stack.enter_context(nodes.draft_node(LookupDrafter(), [address, steady]))
+        nodes.wait_ready(edge)
+        responses: list[GenerateResponse] = []
+        for response in ask(edge, spec):
+            if response.HasField("delta") and not any(r.HasField("delta") for r in responses):
+                os.kill(doomed.pid, end)
+            responses.append(response)
+        assert doomed.wait_end(30) == (0 if end == signal.SIGTERM else -signal.SIGKILL)
+    assert told(responses) == (undisturbed.text, undisturbed.token_ids)
+    assert [r.HasField("opened") for r in responses].count(True) == 1
+    stats = responses[-1].finished.stats
+    assert stats.completion_tokens == NEW_TOKENS
+    assert stats.text_bytes == undisturbed.stats.text_bytes
+    assert stats.resumes == 1
+
+
+def test_a_node_that_stops_and_has_no_successor_finishes_what_it_began(
+    folder: Path, steady: str
+) -> None:
+    spec = spec_of(SETTINGS["greedy"])
+    undisturbed = Undisturbed(steady, spec)
+    with ExitStack() as stack:
+        doomed, address = stack.enter_context(verifier(folder))
+        edge = stack.enter_context(nodes.draft_node(LookupDrafter(), address))
+        nodes.wait_ready(edge)
+        responses: list[GenerateResponse] = []
+        for response in ask(edge, spec):
+            if response.HasField("opened"):
+                os.kill(doomed.pid, signal.SIGTERM)
+            responses.append(response)
+        assert doomed.wait_end(30) == 0
+    assert told(responses) == (undisturbed.text, undisturbed.token_ids)
+    assert responses[-1].finished.stats.resumes == 0
+
+
+def test_with_nobody_left_the_answer_ends_and_goes_on_when_somebody_is_there(
+    folder: Path, steady: str
+) -> None:
+    """What the client was told is enough; the draft node may be another one, too."""
+    spec = spec_of(SETTINGS["sampled"])
+    undisturbed = Undisturbed(steady, spec)
+    with ExitStack() as stack:
+        doomed, address = stack.enter_context(verifier(folder))
+        edge = stack.enter_context(nodes.draft_node(LookupDrafter(), address, reconnect_s=0.5))
+        nodes.wait_ready(edge)
+        responses: list[GenerateResponse] = []
+
+        def kill_when_it_has_begun() -> None:
+            for response in ask(edge, spec):
+                if response.HasField("delta") and len(responses) == 1:
+                    os.kill(doomed.pid, signal.SIGKILL)
+                responses.append(response)
+
+        with pytest.raises(grpc.RpcError) as caught:
+            kill_when_it_has_begun()
+        assert isinstance(from_rpc_error(caught.value, address=edge), UnavailableError)
+    text, token_ids = told(responses)
+    assert 0 < len(token_ids) < NEW_TOKENS
+    rest = undisturbed.begun(len(token_ids))
+    with nodes.draft_node(LookupDrafter(), steady) as edge:
+        nodes.wait_ready(edge)
+        more = told(list(ask(edge, undisturbed.spec(spec), rest)))
+    assert (text + more[0], token_ids + more[1]) == (undisturbed.text, undisturbed.token_ids)
+
+
+@pytest.mark.parametrize("through", ["verify", "draft"])
+def test_an_answer_goes_on_from_every_place(steady: str, through: str) -> None:
+    """From its last token as well, behind which there is only to say why it ended."""
+    spec = spec_of(SETTINGS["greedy"])
+    undisturbed = Undisturbed(steady, spec)
+    with ExitStack() as stack:
+        address = steady
+        if through == "draft":
+            address = stack.enter_context(nodes.draft_node(LookupDrafter(), steady))
+            nodes.wait_ready(address)
+        whole = undisturbed.spec(spec)
+        for begun in (1, 2, 3, 50, 51, 52, NEW_TOKENS - 1, NEW_TOKENS):
+            responses = list(ask(address, whole, undisturbed.begun(begun)))
+            text, token_ids = told(responses)
+            assert token_ids == undisturbed.token_ids[begun:]
+            assert undisturbed.text.endswith(text)
+            finished = responses[-1].finished
+            assert finished.stats.completion_tokens == NEW_TOKENS
+            assert finished.stats.text_bytes == undisturbed.stats.text_bytes
+            assert finished.reason == responses[-1].finished.reason
+
+
+def failed(address: str, spec: GenerationSpec, resume: Resume) -> AnydraftError:
+    with pytest.raises(grpc.RpcError) as caught:
+        list(ask(address, spec, resume))
+    return from_rpc_error(caught.value, address=address)
+
+
+def test_what_is_no_beginning_of_the_answer_is_refused(steady: str) -> None:
+    spec = spec_of(SETTINGS["greedy"])
+    undisturbed = Undisturbed(steady, spec)
+    whole, mark = undisturbed.spec(spec), undisturbed.opened.fingerprint
+    for ids in ([-1], [10**6], [*undisturbed.token_ids, 5]):
+        error = failed(steady, whole, Resume(token_ids=ids, fingerprint=mark))
+        assert isinstance(error, InvalidRequestError)
+        assert error.reason == "RESUME_INVALID"
+    assert failed(steady, whole, Resume(token_ids=[5])).reason == "FIELD_MISSING"
+    assert failed(steady, spec, undisturbed.begun(2)).reason == "FIELD_MISSING"
+    other = failed(steady, whole, Resume(token_ids=[5], fingerprint="another"))
+    assert isinstance(other, FailedPreconditionError)
+    assert other.reason == "FINGERPRINT_MISMATCH"
