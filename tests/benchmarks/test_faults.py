@@ -15,6 +15,7 @@ from anydraft.v1.verification_pb2 import Verdict, VerifyRequest
 from benchmarks import (
     attacks,
     cancel_opening,
+    chat_turns,
     faults,
     hostile,
     kv_layout,
@@ -40,7 +41,7 @@ SCRIPTS = [
     silence,
     stop,
 ]
-ON_THEIR_OWN = [kv_layout, soak]
+ON_THEIR_OWN = [chat_turns, kv_layout, soak]
 
 
 @pytest.mark.parametrize("script", [*SCRIPTS, *ON_THEIR_OWN], ids=lambda script: script.__name__)

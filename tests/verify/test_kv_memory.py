@@ -79,12 +79,13 @@ def session(ids: tuple[int, ...], new_tokens: int = 8, tenant: str = "") -> Sche
     return ScheduledSession(SessionHandle(Inbox(), request), DraftPolicy(COST), 0.0)
 
 
-def texts(first: int = 1) -> st.SearchStrategy[tuple[int, ...]]:
-    """Of few ids and lengths that often agree."""
-    lengths = st.integers(first, 5 * BLOCK)
-    return st.tuples(lengths, st.integers(0, 20), st.integers(0, 3)).map(
-        lambda t: tuple(9 if i < t[1] else t[2] for i in range(t[0]))
-    )
+TEXTS = st.builds(
+    lambda length, alike, then: tuple(9 if i < alike else then for i in range(length)),
+    st.sampled_from((1, 4, 7, 12, 19, 20)),
+    st.sampled_from((0, 6, 12, 20)),
+    st.integers(0, 1),
+)
+"""Few, of which many begin alike, and some are the beginnings of others."""
 
 
 class Memory(RuleBasedStateMachine):
@@ -102,7 +103,7 @@ class Memory(RuleBasedStateMachine):
     def placed(self) -> list[ScheduledSession]:
         return [s for s in self.alive if s.has_place]
 
-    @rule(target=sessions, ids=texts(), tenant=st.sampled_from("ab"))
+    @rule(target=sessions, ids=TEXTS, tenant=st.sampled_from("aab"))
     def open(self, ids: tuple[int, ...], tenant: str) -> ScheduledSession:
         new = session(ids, tenant=tenant)
         self.alive.append(new)
@@ -123,7 +124,7 @@ class Memory(RuleBasedStateMachine):
         assert cached == who.cache.length < len(ids)
         assert who.cache.ids == tenants_ids(who.request.tenant, ids[:cached])
 
-    @rule(who=sessions, tokens=st.integers(1, 9))
+    @rule(who=sessions, tokens=st.sampled_from((1, 5, 30)))
     def step(self, who: ScheduledSession, tokens: int) -> None:
         """Room first, for which the last to come is parked; then it reads what is uncached, as far
         as one step goes, and its answer grows."""
@@ -137,6 +138,14 @@ class Memory(RuleBasedStateMachine):
         who.cache.ids += tenants_ids(who.request.tenant, who.uncached_ids(tokens))
         if who.cache.length == who.num_committed and len(who.answer_ids) < 7:
             who.answer_ids.append(len(who.answer_ids))
+
+    @rule(ids=TEXTS, tenant=st.sampled_from("aab"))
+    def whole_life(self, ids: tuple[int, ...], tenant: str) -> None:
+        """Comes, reads all, says one token, and ends; if there is room."""
+        who = self.open(ids, tenant)
+        self.place(who)
+        self.step(who, 30)
+        self.end(who, True)
 
     @rule(who=sessions, tokens=st.integers(1, 30))
     def grow_for_a_draft(self, who: ScheduledSession, tokens: int) -> None:
@@ -179,7 +188,7 @@ def tenants_ids(tenant: str, ids: list[int] | tuple[int, ...]) -> list[int]:
 
 
 TestMemory = Memory.TestCase
-TestMemory.settings = settings(max_examples=60, stateful_step_count=50, deadline=None)
+TestMemory.settings = settings(max_examples=150, stateful_step_count=60, deadline=None)
 
 
 def run_to(who: ScheduledSession, answer: tuple[int, ...] = ()) -> None:
