@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
+from types import SimpleNamespace
 
 import pytest
 
@@ -103,18 +104,26 @@ async def test_what_others_have_it_do_counts() -> None:
         assert sorted(taken) == sorted([busy, *[free] * 3])
 
 
-async def test_a_member_that_fails_rests_for_longer_each_time() -> None:
+async def test_a_member_that_fails_rests_for_longer_each_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = [0.0]
+    monkeypatch.setattr(pool_member, "time", SimpleNamespace(monotonic=lambda: now[0]))
     async with drafter() as address, running(address) as pool:
+        member = await take(pool)
         rests = []
-        for _ in range(3):
-            member = await take(pool)
+        for _ in range(4):
             member.is_done(has_failed=True)
             rests.append(member.rest_s())
             assert not member.is_free
-        assert rests[0] < rests[1]
-        member = await take(pool)
+            now[0] += rests[-1]
+            assert await take(pool) is member
+        assert rests == pytest.approx([0.1, 0.2, 0.4, 0.4])
         member.is_done(has_failed=False)
         assert member.is_free
+        member.takes()
+        member.is_done(has_failed=True)
+        assert member.rest_s() == pytest.approx(rests[0])
 
 
 async def test_a_member_that_goes_and_comes_back() -> None:
