@@ -134,6 +134,7 @@ async def test_a_member_that_goes_and_comes_back() -> None:
         await node.serve(LoadedDrafter(LookupDrafter(), "lookup", "test"))
         (await take(pool)).is_done(has_failed=False)
         await node.stop()
+        await until(lambda: not pool._members[address].is_free)
         assert await nobody_is_free(pool)
         await stack.enter_async_context(drafter(listen=address))
         assert (await take(pool)).address == address
