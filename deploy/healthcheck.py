@@ -1,4 +1,5 @@
-"""A container's health: whether the node inside answers and is ready to generate.
+"""A container's health: whether the node inside is ready to generate, or to draft where it does no
+more.
 
     python healthcheck.py HOST:PORT
 
@@ -13,9 +14,12 @@ import grpc
 
 from anydraft.rpc.channel import dial_sync
 from anydraft.rpc.health import Health, check_sync
-from anydraft.v1.generation_pb2 import DESCRIPTOR
+from anydraft.v1 import drafting_pb2, generation_pb2
+from anydraft.v1.server_pb2 import NODE_ROLE_DRAFT, GetServerInfoRequest
+from anydraft.v1.server_pb2_grpc import ServerServiceStub
 
-_SERVICE = DESCRIPTOR.services_by_name["GenerationService"].full_name
+_GENERATION = generation_pb2.DESCRIPTOR.services_by_name["GenerationService"].full_name
+_DRAFTING = drafting_pb2.DESCRIPTOR.services_by_name["DraftingService"].full_name
 _TIMEOUT_S = 3.0
 """Less than the HEALTHCHECK's own timeout, so that the reason is still told."""
 
@@ -24,10 +28,21 @@ def problem_of(address: str) -> str | None:
     """Why the node at `address` (HOST:PORT) is not healthy; None when it is."""
     with dial_sync(address) as channel:
         try:
-            health = check_sync(channel, _SERVICE, timeout_s=_TIMEOUT_S)
+            service = _GENERATION
+            health = check_sync(channel, service, timeout_s=_TIMEOUT_S)
+            if health is not Health.SERVING and _only_drafts(channel):
+                service = _DRAFTING
+                health = check_sync(channel, service, timeout_s=_TIMEOUT_S)
         except grpc.RpcError as error:
             return f"{error.code().name}: {error.details()}"
-    return None if health is Health.SERVING else f"{_SERVICE} is {health.name}"
+    return None if health is Health.SERVING else f"{service} is {health.name}"
+
+
+def _only_drafts(channel: grpc.Channel) -> bool:
+    """Whether it is a draft node without a verify node."""
+    response = ServerServiceStub(channel).GetServerInfo(GetServerInfoRequest(), timeout=_TIMEOUT_S)
+    info = response.info
+    return bool(info.role == NODE_ROLE_DRAFT and not info.HasField("verify_address"))
 
 
 def main() -> str | None:

@@ -13,7 +13,12 @@ from anydraft.v1.generation_pb2_grpc import (
     GenerationServiceServicer,
     add_GenerationServiceServicer_to_server,
 )
+from anydraft.v1.server_pb2_grpc import add_ServerServiceServicer_to_server
+from draft_node.drafters.lookup import LookupDrafter
+from draft_node.lifecycle import DraftNode
+from draft_node.load import LoadedDrafter
 from tests.deploy.files import DEPLOY, image_of
+from tests.draft.played import DescribedNode
 
 GENERATION = DESCRIPTOR.services_by_name["GenerationService"].full_name
 
@@ -22,6 +27,7 @@ GENERATION = DESCRIPTOR.services_by_name["GenerationService"].full_name
 async def node() -> AsyncIterator[tuple[NodeServer, str]]:
     server = NodeServer("127.0.0.1:0")
     add_GenerationServiceServicer_to_server(GenerationServiceServicer(), server.server)
+    add_ServerServiceServicer_to_server(DescribedNode(), server.server)
     address = await server.start()
     yield server, address
     await server.stop(0)
@@ -48,6 +54,20 @@ async def test_healthy_once_the_node_is_ready(node: tuple[NodeServer, str]) -> N
     )
     await server.set_ready([GENERATION])
     assert await _check(address) == (0, "")
+
+
+async def test_a_node_that_only_drafts_is_healthy_once_it_does() -> None:
+    node = DraftNode(None, "127.0.0.1:0")
+    address = await node.start()
+    try:
+        assert await _check(address) == (
+            1,
+            f"{address} is not healthy: anydraft.v1.DraftingService is NOT_SERVING\n",
+        )
+        await node.serve(LoadedDrafter(LookupDrafter(), "lookup", "test"))
+        assert await _check(address) == (0, "")
+    finally:
+        await node.stop()
 
 
 async def test_unhealthy_where_nothing_listens(node: tuple[NodeServer, str]) -> None:

@@ -87,9 +87,12 @@ async def opened(channel: grpc.aio.Channel, **fields: Any) -> Any:
 
 
 async def follow(call: Any, verifier: ScriptedVerifier) -> int:
-    """Plays the verifier to the end of its answer; returns in how many steps."""
+    """Plays the verifier to the end of its answer, which waits for drafts of a few pieces; returns
+    in how many steps."""
     while not verifier.finished:
-        verifier.take((await call.read()).draft)
+        rest = len(verifier.answer) - len(verifier.committed)
+        while verifier.longest < min(4, rest // 6):
+            verifier.take((await call.read()).draft)
         verdict = verifier.step()
         commit = Commit(
             base_bytes=verdict.base_bytes, text=verdict.text, credit_pieces=verdict.credit_pieces

@@ -173,6 +173,8 @@ async def test_the_node_names_the_target_and_its_assistant() -> None:
         verify_address=address,
         assistant="scripted",
         dtype="bfloat16",
+        num_drafting_sessions=0,
+        max_drafting_sessions=64,
     )
     async with node_behind(address) as channel:
         assert await server_info(channel) == expected
@@ -197,4 +199,6 @@ async def test_the_node_says_what_it_is_without_a_verify_node() -> None:
             engine="prompt lookup",
             verify_address="127.0.0.1:9",
             assistant="scripted",
+            num_drafting_sessions=0,
+            max_drafting_sessions=64,
         )
