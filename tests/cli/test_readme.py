@@ -18,8 +18,8 @@ MEASUREMENTS = [words for line in _shell_lines(BENCHMARKS) if (words := _documen
 
 
 def _the(program: str, *more: str) -> list[str]:
-    (found,) = (words for words in COMMANDS if words[: 1 + len(more)] == [program, *more])
-    return found
+    """The first: what a reader types who begins at the top."""
+    return next(words for words in COMMANDS if words[: 1 + len(more)] == [program, *more])
 
 
 @pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
