@@ -68,7 +68,7 @@ class Reason(StrEnum):
     # Room.
 
     NODE_FULL = auto()
-    """All sessions or all KV tokens are taken; try again."""
+    """All places are taken, and so are those in the line, or it took too long; try again."""
     KV_TOO_SMALL = auto()
     """Prompt and answer would never fit into this node's KV cache."""
     MEMORY_FULL = auto()

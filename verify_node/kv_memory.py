@@ -96,10 +96,8 @@ class KvMemory:
         return True
 
     def release(self, session: ScheduledSession, *, keep: bool) -> None:
-        """The session's cache is no longer its own. `keep`: what it holds is whole, and may be of
-        use to others. Idempotent."""
-        if not session.has_place:
-            return
+        """The session has no memory any more, also when `place` failed halfway. `keep`: what its
+        cache holds is whole, and may be of use to others. Idempotent."""
         cache = session.leave_place()
         kept = keep and self._copy_of is not None and self._keep(session, cache)
         if not kept:

@@ -262,6 +262,21 @@ def test_prefixes_are_given_up_first_and_the_least_used_first() -> None:
     assert not memory.prefixes
 
 
+def test_a_copy_that_fails_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> IdsCache:
+        raise OSError("cannot allocate memory")
+
+    monkeypatch.setattr(IdsRunner, "copy_of", fail)
+    memory = memory_of()
+    ended(memory, PROMPT, (1, 2, 3, 4, 5, 6, 7))
+    who = session((*PROMPT[:9], 50))
+    with pytest.raises(OSError, match="cannot allocate"):
+        memory.place(who, [], 0.0)
+    memory.release(who, keep=False)
+    memory.check([])
+    assert len(memory.prefixes) == 1
+
+
 def test_a_session_that_would_never_fit() -> None:
     memory = memory_of()
     memory.check_fits(BLOCK * BLOCKS)
