@@ -74,7 +74,7 @@ class Reason(StrEnum):
     # Room.
 
     NODE_FULL = auto()
-    """All sessions or all KV tokens are taken; try again."""
+    """All places are taken, and so are those in the line, or it took too long; try again."""
     DRAFTER_FULL = auto()
     """The draft node drafts as many sessions as it may; answers need no drafts."""
     KV_TOO_SMALL = auto()

@@ -12,7 +12,7 @@ from collections.abc import Hashable, Iterable
 
 from anydraft.errors import ResourceExhaustedError
 from verify_node.kv_pool import KvPool
-from verify_node.prefix_cache import Prefix, PrefixCache
+from verify_node.prefix_cache import Prefix, PrefixCache, num_alike
 from verify_node.runners.base import ModelRunner, SessionCache
 from verify_node.scheduled_session import BRANCH_SLOTS, ScheduledSession
 
@@ -78,8 +78,8 @@ class KvMemory:
             if pool.blocks_of(need) + growth > self._num_available:
                 return None
         prefix, length = self._find(session)
-        cache: SessionCache | None = None
-        if prefix is not None:
+        cache = self._copy_beside(session, others, length + self._least_alike)
+        if cache is None and prefix is not None:
             cache = self._take_over(session, prefix, length) or self._copy(session, prefix, length)
         if not self._take(session, need):
             raise RuntimeError(f"{need} tokens were thought to fit")
@@ -96,10 +96,8 @@ class KvMemory:
         return True
 
     def release(self, session: ScheduledSession, *, keep: bool) -> None:
-        """The session's cache is no longer its own. `keep`: what it holds is whole, and may be of
-        use to others. Idempotent."""
-        if not session.has_place:
-            return
+        """The session has no memory any more, also when `place` failed halfway. `keep`: what its
+        cache holds is whole, and may be of use to others. Idempotent."""
         cache = session.leave_place()
         kept = keep and self._copy_of is not None and self._keep(session, cache)
         if not kept:
@@ -164,6 +162,26 @@ class KvMemory:
                 return None
             self._give_up(oldest)
         return self._copy_of and self._copy_of(prefix.cache, length, self._most_tokens)
+
+    def _copy_beside(
+        self, session: ScheduledSession, others: Iterable[ScheduledSession], least: int
+    ) -> SessionCache | None:
+        """A copy of what one of the others has already computed of the same text, where that is
+        `least` tokens or more: many that come at once often begin alike."""
+        if self._copy_of is None:
+            return None
+        most = session.num_committed - 1
+        ids = [*session.request.prompt_ids, *session.answer_ids][:most]
+        source: ScheduledSession | None = None
+        for other in others:
+            if other.request.tenant == session.request.tenant and other.cache.length >= least:
+                held = [*other.request.prompt_ids, *other.answer_ids][: other.cache.length]
+                alike = num_alike(ids, held)
+                if alike >= least:
+                    source, least = other, alike + 1
+        if source is None or not self._take(session, session.num_committed):
+            return None
+        return self._copy_of(source.cache, least - 1, self._most_tokens)
 
     def _take(self, session: ScheduledSession, num_tokens: int) -> bool:
         while not self._pool.take(session, num_tokens):

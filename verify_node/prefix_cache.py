@@ -61,7 +61,7 @@ class PrefixCache:
         best, agreed = None, -1
         for prefix in reversed(path[-1].through):
             behind = prefix.token_ids[depth : depth + len(rest)]
-            alike = _num_alike(rest, behind)
+            alike = num_alike(rest, behind)
             if alike > agreed:
                 best, agreed = prefix, alike
             if agreed == len(rest):
@@ -120,7 +120,7 @@ class PrefixCache:
         return [tuple(token_ids[start : start + self._block]) for start in starts]
 
 
-def _num_alike(one: Sequence[int], other: Sequence[int]) -> int:
+def num_alike(one: Sequence[int], other: Sequence[int]) -> int:
     """How many of the first ids are the same."""
     pairs = enumerate(zip(one, other, strict=False))
     return next((index for index, (a, b) in pairs if a != b), min(len(one), len(other)))

@@ -262,6 +262,37 @@ def test_prefixes_are_given_up_first_and_the_least_used_first() -> None:
     assert not memory.prefixes
 
 
+def test_what_others_are_computing_is_copied_as_far_as_it_is() -> None:
+    memory = memory_of()
+    first, _ = placed(memory, PROMPT)
+    second = session((*PROMPT[:11], 60, 61))
+    assert isinstance(first.cache, IdsCache)
+    first.cache.ids = list(PROMPT[:10])
+    assert memory.place(second, [first], 0.0) == 10
+    assert isinstance(second.cache, IdsCache)
+    assert second.cache is not first.cache
+    assert second.cache.ids == first.cache.ids == list(PROMPT[:10])
+    memory.check([first, second])
+    other = session(PROMPT, tenant="b")
+    memory.release(second, keep=False)
+    assert memory.place(other, [first], 0.0) == 0
+
+
+def test_a_copy_that_fails_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> IdsCache:
+        raise OSError("cannot allocate memory")
+
+    monkeypatch.setattr(IdsRunner, "copy_of", fail)
+    memory = memory_of()
+    ended(memory, PROMPT, (1, 2, 3, 4, 5, 6, 7))
+    who = session((*PROMPT[:9], 50))
+    with pytest.raises(OSError, match="cannot allocate"):
+        memory.place(who, [], 0.0)
+    memory.release(who, keep=False)
+    memory.check([])
+    assert len(memory.prefixes) == 1
+
+
 def test_a_session_that_would_never_fit() -> None:
     memory = memory_of()
     memory.check_fits(BLOCK * BLOCKS)

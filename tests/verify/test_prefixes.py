@@ -84,17 +84,24 @@ def test_a_turn_of_a_chat_reads_what_is_new(name: str, mode: str) -> None:
         target.close()
 
 
+def begin_alike(
+    model: PreTrainedModel, system: Sequence[int], count: int, rng: random.Random
+) -> list[tuple[list[int], list[int]]]:
+    asked: list[tuple[list[int], list[int]]] = []
+    while len(asked) < count:
+        prompt = [*system, *(rng.randrange(3, models_zoo.VOCABULARY) for _ in range(9))]
+        answer = decided_answer(model, prompt, max_new_tokens=NEW_TOKENS, eos_token_id=None)
+        if answer is not None:
+            asked.append((prompt, answer))
+    return asked
+
+
 @pytest.mark.parametrize("name", ["llama", "mistral"])
 def test_many_begin_alike_at_once(name: str) -> None:
     """Each copies the beginning; what one writes behind it is not seen by the others."""
     model, rng = models_zoo.build(name), random.Random(name)
     system, truth = decided(model, 60, rng)
-    asked = []
-    while len(asked) < 6:
-        prompt = [*system, *(rng.randrange(3, models_zoo.VOCABULARY) for _ in range(9))]
-        answer = decided_answer(model, prompt, max_new_tokens=NEW_TOKENS, eos_token_id=None)
-        if answer is not None:
-            asked.append((prompt, answer))
+    asked = begin_alike(model, system, 6, rng)
     target = scheduler_of(model)
     try:
         ask(target, system, truth, "right")
@@ -108,6 +115,27 @@ def test_many_begin_alike_at_once(name: str) -> None:
     finally:
         target.close()
     target.check()
+
+
+def test_those_that_come_while_the_first_still_talks() -> None:
+    """They copy from a session that goes on, behind the same beginning, in the same buffers."""
+    model, rng = models_zoo.build("llama"), random.Random(2)
+    system, truth = decided(model, 60, rng)
+    asked = begin_alike(model, system, 3, rng)
+    target = scheduler_of(model)
+    try:
+        first = start(target, system, truth, "bushy", new_tokens=300)
+        while not first.ids:
+            assert not first.done.wait(0.001)
+        readers = [start(target, prompt, answer, "bushy") for prompt, answer in asked]
+        for reader in readers:
+            assert reader.done.wait(60)
+            assert reader.ids == reader.truth
+            assert reader.cached_tokens >= len(system)
+        assert first.done.wait(60)
+        assert first.ids[:NEW_TOKENS] == truth
+    finally:
+        target.close()
 
 
 def test_sampled_ids_are_the_same() -> None:
