@@ -54,7 +54,11 @@ class Stats:
     """What one answer took. Tokens are the target's; each machine measures its own times."""
 
     prompt_tokens: int
+    cached_tokens: int
+    """Of the prompt, that the verifier had not to compute: an earlier answer had left them."""
     completion_tokens: int
+    resumes: int
+    """How often a verify node went on with what another one had begun, or the same one again."""
     rounds: int
     """Steps of the target in which this answer grew."""
     draft_rounds: int

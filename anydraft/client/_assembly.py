@@ -147,7 +147,9 @@ class AnswerAssembler:
         started_at_s, first_text_at_s = self._started_at_s, self._first_text_at_s
         return Stats(
             prompt_tokens=stats.prompt_tokens,
+            cached_tokens=stats.cached_tokens,
             completion_tokens=stats.completion_tokens,
+            resumes=stats.resumes,
             rounds=stats.rounds,
             draft_rounds=stats.draft_rounds,
             drafted=stats.drafted_tokens,

@@ -27,6 +27,7 @@ from anydraft.v1.prompt_pb2 import GenerationSpec, Prompt, SamplingParams, StopC
 from anydraft.v1.result_pb2 import Resume
 from draft_node.drafters.lookup import LookupDrafter
 from tests import models_zoo, nodes, tokenizers_zoo
+from tests.integration.drafters import KnowingDrafter
 
 NEW_TOKENS = 300
 SETTINGS: dict[str, dict[str, Any]] = {
@@ -90,6 +91,11 @@ class Undisturbed:
         whole.stop.max_new_tokens = self.opened.max_new_tokens
         return whole
 
+    def internal_text(self, address: str, spec: GenerationSpec) -> str:
+        """With special tokens written out."""
+        (opened, *_) = ask(address, self.spec(spec), self.begun(NEW_TOKENS))
+        return opened.opened.committed_text
+
     def begun(self, num_tokens: int) -> Resume:
         return Resume(token_ids=self.token_ids[:num_tokens], fingerprint=self.opened.fingerprint)
 
@@ -125,6 +131,42 @@ def test_an_answer_goes_on_elsewhere_when_its_verify_node_ends(
     assert stats.completion_tokens == NEW_TOKENS
     assert stats.text_bytes == undisturbed.stats.text_bytes
     assert stats.resumes == 1
+
+
+def test_the_drafter_goes_on_with_the_answer(folder: Path, steady: str) -> None:
+    """What it drafted and sent, the next verify node has never heard of."""
+    spec = spec_of(SETTINGS["greedy"])
+    undisturbed = Undisturbed(steady, spec)
+    internal = undisturbed.internal_text(steady, spec)
+    drafter = KnowingDrafter({spec.prompt.text: internal})
+    with ExitStack() as stack:
+        doomed, address = stack.enter_context(verifier(folder))
+        edge = stack.enter_context(nodes.draft_node(drafter, [address, steady]))
+        nodes.wait_ready(edge)
+        responses: list[GenerateResponse] = []
+        for response in ask(edge, spec):
+            if response.HasField("delta") and not any(r.HasField("delta") for r in responses):
+                os.kill(doomed.pid, signal.SIGKILL)
+            responses.append(response)
+        assert doomed.wait_end(30) == -signal.SIGKILL
+    assert told(responses) == (undisturbed.text, undisturbed.token_ids)
+    stats = responses[-1].finished.stats
+    assert stats.resumes == 1
+    assert stats.accepted_tokens > 20, "of the second verify node alone"
+
+
+@pytest.mark.parametrize("begun", [1, 100])
+def test_a_drafter_that_comes_late_knows_what_was_said(
+    folder: Path, steady: str, begun: int
+) -> None:
+    spec = spec_of(SETTINGS["greedy"])
+    undisturbed = Undisturbed(steady, spec)
+    drafter = KnowingDrafter({spec.prompt.text: undisturbed.internal_text(steady, spec)})
+    with nodes.draft_node(drafter, steady) as edge:
+        nodes.wait_ready(edge)
+        responses = list(ask(edge, undisturbed.spec(spec), undisturbed.begun(begun)))
+    assert told(responses)[1] == undisturbed.token_ids[begun:]
+    assert responses[-1].finished.stats.accepted_tokens > 20
 
 
 def test_a_node_that_stops_and_has_no_successor_finishes_what_it_began(
