@@ -197,7 +197,7 @@ def test_every_flag_says_what_it_is_and_its_default(program: str, command: list[
         assert action.help, action
         text = formatter._expand_help(action)
         assert "None" not in text, action
-        if action.nargs != 0 and action.default not in (None, argparse.SUPPRESS):
+        if action.nargs != 0 and action.default not in (None, [], argparse.SUPPRESS):
             assert f"(default: {action.default})" in text, action
 
 

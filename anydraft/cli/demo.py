@@ -228,7 +228,8 @@ def _show_next_step(args: argparse.Namespace, console: Console) -> None:
     console.print(
         "Next, talk with them: each of these in a terminal of its own.\n"
         f"  {folder}anydraft-verify --model {args.target}\n"
-        f"  {folder}anydraft-draft --model {args.assistant} --threads {_draft_threads()}\n"
+        f"  {folder}anydraft-draft --model {args.assistant} --threads {_draft_threads()} "
+        "--verify 127.0.0.1:50051\n"
         f"  {folder}anydraft chat --server 127.0.0.1:50061",
         markup=False,
         soft_wrap=True,

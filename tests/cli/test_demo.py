@@ -214,7 +214,7 @@ def test_the_last_words_are_commands_that_work(monkeypatch: pytest.MonkeyPatch) 
     verify, draft, chat = (parse(words) for words in commands)
     assert verify.model == args.target
     assert draft.model == args.assistant
-    assert draft.verify == verify.listen
+    assert draft.verify == [verify.listen]
     assert chat.server == draft.listen
 
 
