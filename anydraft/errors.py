@@ -4,6 +4,7 @@
     ├── InvalidRequestError      a value is out of range, a prompt is empty      INVALID_ARGUMENT
     │   └── InvalidFieldError        one named field of the request is at fault
     ├── NotFoundError            no such model, file or session                  NOT_FOUND
+    ├── PermissionDeniedError    somebody else's session                         PERMISSION_DENIED
     ├── FailedPreconditionError  wrong model, revision, hash, tokenizer files    FAILED_PRECONDITION
     │   └── UnsupportedModelError    a model that cannot be served exactly
     ├── ContextFullError         prompt plus answer exceed the context           OUT_OF_RANGE
@@ -61,6 +62,10 @@ class InvalidFieldError(InvalidRequestError):
 
 class NotFoundError(AnydraftError):
     status = grpc.StatusCode.NOT_FOUND
+
+
+class PermissionDeniedError(AnydraftError):
+    status = grpc.StatusCode.PERMISSION_DENIED
 
 
 class FailedPreconditionError(AnydraftError):

@@ -64,6 +64,12 @@ class Reason(StrEnum):
     """The sampling settings of the request overflow."""
     STOP_STRING_EMPTY = auto()
     """A stop string without a character."""
+    SESSION_NOT_FOUND = auto()
+    """There is no session of that id to be resumed, or not any more."""
+    RESUME_TOKEN_WRONG = auto()
+    """The token is not that of the session."""
+    SESSION_RESUMED_ELSEWHERE = auto()
+    """Another call has resumed the session of this one."""
     RESUME_INVALID = auto()
     """The ids of a resume are no beginning of this answer."""
     FINGERPRINT_MISMATCH = auto()

@@ -22,6 +22,7 @@ from anydraft.flags import (
     whole_number,
 )
 from anydraft.rpc.address import parse_target
+from anydraft.rpc.answer_table import SESSION_TTL_S
 from anydraft.rpc.loading import end_process
 from anydraft.rpc.logs import add_log_level_flag, set_up_logging
 
@@ -131,6 +132,13 @@ def parser() -> argparse.ArgumentParser:
         "on with it if that fails",
     )
     flag(
+        "--session-ttl",
+        type=seconds(),
+        default=SESSION_TTL_S,
+        metavar="SECONDS",
+        help="for which an answer that nobody reads can be resumed by its session; 0 keeps none",
+    )
+    flag(
         "--grace",
         type=seconds(),
         default=10.0,
@@ -201,6 +209,7 @@ async def _serve(settings: DraftSettings, args: argparse.Namespace) -> int:
         max_draft=settings.max_draft,
         max_sessions=args.max_sessions,
         reconnect_s=args.reconnect,
+        session_ttl_s=args.session_ttl,
     )
     try:
         # Before the assistant is fetched: a port that is taken should show at once.

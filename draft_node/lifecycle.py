@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from anydraft.rpc.answer_table import SESSION_TTL_S
 from anydraft.rpc.channel import KEEP_ALIVE, KeepAlive
 from anydraft.rpc.loading import load_aside
 from anydraft.rpc.server import NodeServer
@@ -44,12 +45,13 @@ class DraftNode:
         max_draft: int = DEFAULT_MAX_DRAFT,
         max_sessions: int = DEFAULT_MAX_SESSIONS,
         reconnect_s: float = RECONNECT_S,
+        session_ttl_s: float = SESSION_TTL_S,
         keep_alive: KeepAlive = KEEP_ALIVE,
     ) -> None:
         """`verify`: one or several, of which another one goes on with an answer when one is lost,
         if it comes within `reconnect_s`. Without `verify` it only drafts, for verify nodes that
         dial it. Beyond `max_sessions` at once those are refused; answers of its own go on without
-        drafts.
+        drafts. `session_ttl_s`: see `AnswerTable`.
 
         Raises InvalidRequestError when `verify` or `listen` is not HOST:PORT.
         """
@@ -63,7 +65,9 @@ class DraftNode:
         if addresses:
             self._nodes = VerifyNodes(addresses, keep_alive, self._tell_health)
         self._watching: asyncio.Task[None] | None = None
-        self._generation = GenerationService(self._nodes, reconnect_s=reconnect_s)
+        self._generation = GenerationService(
+            self._nodes, reconnect_s=reconnect_s, session_ttl_s=session_ttl_s
+        )
         self._drafting = DraftingService(self._places)
         self._about = ServerService(self._nodes, self._places)
         add_GenerationServiceServicer_to_server(self._generation, self._server.server)

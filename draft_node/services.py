@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import ExitStack, suppress
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import ExitStack, aclosing, suppress
+from functools import partial
 
 import grpc.aio
 
 from anydraft.errors import FailedPreconditionError, UnavailableError
 from anydraft.rpc.answer_log import AnswerLog
+from anydraft.rpc.answer_table import SESSION_TTL_S, AnswerTable
 from anydraft.rpc.calls import answering
 from anydraft.v1.generation_pb2 import GenerateRequest, GenerateResponse
 from anydraft.v1.generation_pb2_grpc import GenerationServiceServicer
@@ -36,8 +38,16 @@ Context = grpc.aio.ServicerContext[object, object]
 class GenerationService(GenerationServiceServicer):
     """`Generate`, by way of one Verify stream for each answer."""
 
-    def __init__(self, nodes: VerifyNodes | None, *, reconnect_s: float = RECONNECT_S) -> None:
-        """Without `nodes`: no answers. `reconnect_s`: see `Failover`."""
+    def __init__(
+        self,
+        nodes: VerifyNodes | None,
+        *,
+        reconnect_s: float = RECONNECT_S,
+        session_ttl_s: float = SESSION_TTL_S,
+    ) -> None:
+        """Without `nodes`: no answers. `reconnect_s`: see `Failover`; `session_ttl_s`: see
+        `AnswerTable`."""
+        self._table = AnswerTable(session_ttl_s)
         self._nodes = nodes
         self._reconnect_s = reconnect_s
         self.drafting: Drafting | None = None
@@ -46,6 +56,15 @@ class GenerationService(GenerationServiceServicer):
     async def Generate(  # noqa: N802
         self, request: GenerateRequest, context: Context
     ) -> AsyncIterator[GenerateResponse]:
+        timeout_s = context.time_remaining()
+        make = partial(self._answer, timeout_s=timeout_s)
+        async with aclosing(self._table.answer(request, make)) as responses:
+            async for response in responses:
+                yield response
+
+    async def _answer(
+        self, request: GenerateRequest, *, timeout_s: float | None
+    ) -> AsyncGenerator[GenerateResponse, None]:
         if self._nodes is None:
             AnswerLog().end("NO_VERIFY_NODE")
             raise FailedPreconditionError(
@@ -62,7 +81,7 @@ class GenerationService(GenerationServiceServicer):
         answer = AssistedAnswer(
             self._nodes,
             self.drafting,
-            timeout_s=context.time_remaining(),
+            timeout_s=timeout_s,
             reconnect_s=self._reconnect_s,
         )
         resume = request.resume if request.HasField("resume") else None

@@ -21,6 +21,7 @@ from anydraft.flags import (
     seconds,
     whole_number,
 )
+from anydraft.rpc.answer_table import SESSION_TTL_S
 from anydraft.rpc.loading import end_process
 from anydraft.rpc.logs import add_log_level_flag, set_up_logging
 from verify_node.pool_flags import add_pool_flags, pool_of
@@ -116,6 +117,13 @@ def parser() -> argparse.ArgumentParser:
         help="new tokens in a forward",
     )
     p.add_argument(
+        "--session-ttl",
+        type=seconds(),
+        default=SESSION_TTL_S,
+        metavar="SECONDS",
+        help="for which an answer that nobody reads can be resumed by its session; 0 keeps none",
+    )
+    p.add_argument(
         "--grace",
         type=seconds(),
         default=10.0,
@@ -165,7 +173,7 @@ async def _serve(options: LoadOptions, args: argparse.Namespace) -> int:
     from verify_node.lifecycle import VerifyNode
     from verify_node.load import load
 
-    node = VerifyNode(args.listen, pool=pool_of(args))
+    node = VerifyNode(args.listen, pool=pool_of(args), session_ttl_s=args.session_ttl)
     try:
         # The address is had before the model is loaded, which may take minutes.
         await node.start()

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
+from anydraft.rpc.answer_table import SESSION_TTL_S
 from anydraft.rpc.loading import load_aside
 from anydraft.rpc.server import NodeServer
 from anydraft.v1 import generation_pb2, server_pb2, verification_pb2
@@ -43,8 +44,14 @@ _LAST_WORDS_S = 2.0
 class VerifyNode:
     """Build it inside the event loop that will run it."""
 
-    def __init__(self, listen: str, *, pool: DrafterPool | None = None) -> None:
-        """Owns `pool`, which drafts for its own answers.
+    def __init__(
+        self,
+        listen: str,
+        *,
+        pool: DrafterPool | None = None,
+        session_ttl_s: float = SESSION_TTL_S,
+    ) -> None:
+        """Owns `pool`, which drafts for its own answers. `session_ttl_s`: see `AnswerTable`.
 
         Raises InvalidRequestError when `listen` is not HOST:PORT.
         """
@@ -61,7 +68,9 @@ class VerifyNode:
         verification = VerificationService(self._slot)
         self._node.on_draining = verification.drain
         add_VerificationServiceServicer_to_server(verification, server)
-        add_GenerationServiceServicer_to_server(GenerationService(self._slot, pool), server)
+        add_GenerationServiceServicer_to_server(
+            GenerationService(self._slot, pool, session_ttl_s=session_ttl_s), server
+        )
         add_ServerServiceServicer_to_server(ServerService(self._slot), server)
 
     async def start(self) -> str:

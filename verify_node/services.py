@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from contextlib import aclosing, contextmanager
 
 import grpc
 
@@ -16,6 +16,7 @@ from anydraft.errors import (
     InvalidRequestError,
     UnavailableError,
 )
+from anydraft.rpc.answer_table import SESSION_TTL_S, AnswerTable
 from anydraft.rpc.calls import answering
 from anydraft.rpc.validation import validate_draft, validate_session_id
 from anydraft.v1 import generation_pb2 as generation
@@ -179,13 +180,28 @@ def _verdict(block: TextBlock) -> verification.Verdict:
 class GenerationService(GenerationServiceServicer):
     """Answers on the same engine: the target's alone, or drafted by a pool that this node dials."""
 
-    def __init__(self, slot: ModelSlot, pool: DrafterPool | None = None) -> None:
+    def __init__(
+        self,
+        slot: ModelSlot,
+        pool: DrafterPool | None = None,
+        *,
+        session_ttl_s: float = SESSION_TTL_S,
+    ) -> None:
+        """`session_ttl_s`: see `AnswerTable`."""
         self._slot = slot
         self._pool = pool
+        self._table = AnswerTable(session_ttl_s)
 
     async def Generate(  # noqa: N802
         self, request: generation.GenerateRequest, context: Context
     ) -> AsyncIterator[generation.GenerateResponse]:
+        async with aclosing(self._table.answer(request, self._answer)) as responses:
+            async for response in responses:
+                yield response
+
+    async def _answer(
+        self, request: generation.GenerateRequest
+    ) -> AsyncGenerator[generation.GenerateResponse, None]:
         model, session_id = self._slot.require(), uuid.uuid4().hex
         pool = self._pool
         async with open_answer(

@@ -25,6 +25,7 @@ from anydraft.errors import (
     InvalidFieldError,
     InvalidRequestError,
     NotFoundError,
+    PermissionDeniedError,
     ResourceExhaustedError,
     UnavailableError,
     UnsupportedModelError,
@@ -57,6 +58,7 @@ _CLASS_OF_STATUS: dict[grpc.StatusCode, type[AnydraftError]] = {
         for cls in (
             InvalidRequestError,
             NotFoundError,
+            PermissionDeniedError,
             FailedPreconditionError,
             ContextFullError,
             ResourceExhaustedError,
@@ -68,7 +70,6 @@ _CLASS_OF_STATUS: dict[grpc.StatusCode, type[AnydraftError]] = {
     grpc.StatusCode.ABORTED: UnavailableError,
     grpc.StatusCode.ALREADY_EXISTS: FailedPreconditionError,
     grpc.StatusCode.DATA_LOSS: InternalError,
-    grpc.StatusCode.PERMISSION_DENIED: FailedPreconditionError,
     grpc.StatusCode.UNAUTHENTICATED: FailedPreconditionError,
     grpc.StatusCode.UNIMPLEMENTED: FailedPreconditionError,
     grpc.StatusCode.UNKNOWN: InternalError,

@@ -24,25 +24,25 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18\x61nydraft/v1/result.proto\x12\x0b\x61nydraft.v1\"\xc2\x01\n\x06Opened\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\r\n\x05model\x18\x02 \x01(\t\x12\x0c\n\x04seed\x18\x03 \x01(\x04\x12\x15\n\rprompt_tokens\x18\x04 \x01(\r\x12\x16\n\x0emax_new_tokens\x18\x05 \x01(\r\x12\x15\n\rcredit_pieces\x18\x06 \x01(\r\x12\x14\n\x0c\x63redit_bytes\x18\x08 \x01(\r\x12\x13\n\x0b\x66ingerprint\x18\t \x01(\t\x12\x16\n\x0e\x63ommitted_text\x18\n \x01(\t\"0\n\x06Resume\x12\x11\n\ttoken_ids\x18\x01 \x03(\x05\x12\x13\n\x0b\x66ingerprint\x18\x02 \x01(\t\"p\n\x08\x46inished\x12)\n\x06reason\x18\x01 \x01(\x0e\x32\x19.anydraft.v1.FinishReason\x12\x0c\n\x04stop\x18\x02 \x01(\t\x12+\n\x05stats\x18\x03 \x01(\x0b\x32\x1c.anydraft.v1.GenerationStats\"H\n\rTokenLogprobs\x12\x0f\n\x07logprob\x18\x01 \x01(\x02\x12&\n\x03top\x18\x02 \x03(\x0b\x32\x19.anydraft.v1.TokenLogprob\"1\n\x0cTokenLogprob\x12\x10\n\x08token_id\x18\x01 \x01(\x05\x12\x0f\n\x07logprob\x18\x02 \x01(\x02\"\xf7\x02\n\x0fGenerationStats\x12\x15\n\rprompt_tokens\x18\x01 \x01(\r\x12\x19\n\x11\x63ompletion_tokens\x18\x02 \x01(\r\x12\x0e\n\x06rounds\x18\x03 \x01(\r\x12\x14\n\x0c\x64raft_rounds\x18\x04 \x01(\r\x12\x16\n\x0e\x64rafted_tokens\x18\x05 \x01(\r\x12\x17\n\x0f\x61\x63\x63\x65pted_tokens\x18\x06 \x01(\r\x12\x14\n\x0cstale_pieces\x18\x07 \x01(\r\x12\x12\n\ntext_bytes\x18\x08 \x01(\x04\x12\x12\n\nprefill_ms\x18\t \x01(\x01\x12\x11\n\tverify_ms\x18\n \x01(\x01\x12\x0f\n\x07wait_ms\x18\x0b \x01(\x01\x12\x13\n\x0bsent_pieces\x18\x0c \x01(\r\x12\x10\n\x08\x64raft_ms\x18\r \x01(\x01\x12\x12\n\nsent_bytes\x18\x0e \x01(\x04\x12\x16\n\x0ereceived_bytes\x18\x0f \x01(\x04\x12\x15\n\rcached_tokens\x18\x10 \x01(\r\x12\x0f\n\x07resumes\x18\x11 \x01(\r*v\n\x0c\x46inishReason\x12\x1d\n\x19\x46INISH_REASON_UNSPECIFIED\x10\x00\x12\x15\n\x11\x46INISH_REASON_EOS\x10\x01\x12\x16\n\x12\x46INISH_REASON_STOP\x10\x02\x12\x18\n\x14\x46INISH_REASON_LENGTH\x10\x03\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18\x61nydraft/v1/result.proto\x12\x0b\x61nydraft.v1\"\xd8\x01\n\x06Opened\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\r\n\x05model\x18\x02 \x01(\t\x12\x0c\n\x04seed\x18\x03 \x01(\x04\x12\x15\n\rprompt_tokens\x18\x04 \x01(\r\x12\x16\n\x0emax_new_tokens\x18\x05 \x01(\r\x12\x15\n\rcredit_pieces\x18\x06 \x01(\r\x12\x14\n\x0c\x63redit_bytes\x18\x08 \x01(\r\x12\x14\n\x0cresume_token\x18\x07 \x01(\t\x12\x13\n\x0b\x66ingerprint\x18\t \x01(\t\x12\x16\n\x0e\x63ommitted_text\x18\n \x01(\t\"S\n\x06Resume\x12\x11\n\ttoken_ids\x18\x01 \x03(\x05\x12\x13\n\x0b\x66ingerprint\x18\x02 \x01(\t\x12\x12\n\nsession_id\x18\x03 \x01(\t\x12\r\n\x05token\x18\x04 \x01(\t\"p\n\x08\x46inished\x12)\n\x06reason\x18\x01 \x01(\x0e\x32\x19.anydraft.v1.FinishReason\x12\x0c\n\x04stop\x18\x02 \x01(\t\x12+\n\x05stats\x18\x03 \x01(\x0b\x32\x1c.anydraft.v1.GenerationStats\"H\n\rTokenLogprobs\x12\x0f\n\x07logprob\x18\x01 \x01(\x02\x12&\n\x03top\x18\x02 \x03(\x0b\x32\x19.anydraft.v1.TokenLogprob\"1\n\x0cTokenLogprob\x12\x10\n\x08token_id\x18\x01 \x01(\x05\x12\x0f\n\x07logprob\x18\x02 \x01(\x02\"\xf7\x02\n\x0fGenerationStats\x12\x15\n\rprompt_tokens\x18\x01 \x01(\r\x12\x19\n\x11\x63ompletion_tokens\x18\x02 \x01(\r\x12\x0e\n\x06rounds\x18\x03 \x01(\r\x12\x14\n\x0c\x64raft_rounds\x18\x04 \x01(\r\x12\x16\n\x0e\x64rafted_tokens\x18\x05 \x01(\r\x12\x17\n\x0f\x61\x63\x63\x65pted_tokens\x18\x06 \x01(\r\x12\x14\n\x0cstale_pieces\x18\x07 \x01(\r\x12\x12\n\ntext_bytes\x18\x08 \x01(\x04\x12\x12\n\nprefill_ms\x18\t \x01(\x01\x12\x11\n\tverify_ms\x18\n \x01(\x01\x12\x0f\n\x07wait_ms\x18\x0b \x01(\x01\x12\x13\n\x0bsent_pieces\x18\x0c \x01(\r\x12\x10\n\x08\x64raft_ms\x18\r \x01(\x01\x12\x12\n\nsent_bytes\x18\x0e \x01(\x04\x12\x16\n\x0ereceived_bytes\x18\x0f \x01(\x04\x12\x15\n\rcached_tokens\x18\x10 \x01(\r\x12\x0f\n\x07resumes\x18\x11 \x01(\r*v\n\x0c\x46inishReason\x12\x1d\n\x19\x46INISH_REASON_UNSPECIFIED\x10\x00\x12\x15\n\x11\x46INISH_REASON_EOS\x10\x01\x12\x16\n\x12\x46INISH_REASON_STOP\x10\x02\x12\x18\n\x14\x46INISH_REASON_LENGTH\x10\x03\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'anydraft.v1.result_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_FINISHREASON']._serialized_start=905
-  _globals['_FINISHREASON']._serialized_end=1023
+  _globals['_FINISHREASON']._serialized_start=962
+  _globals['_FINISHREASON']._serialized_end=1080
   _globals['_OPENED']._serialized_start=42
-  _globals['_OPENED']._serialized_end=236
-  _globals['_RESUME']._serialized_start=238
-  _globals['_RESUME']._serialized_end=286
-  _globals['_FINISHED']._serialized_start=288
-  _globals['_FINISHED']._serialized_end=400
-  _globals['_TOKENLOGPROBS']._serialized_start=402
-  _globals['_TOKENLOGPROBS']._serialized_end=474
-  _globals['_TOKENLOGPROB']._serialized_start=476
-  _globals['_TOKENLOGPROB']._serialized_end=525
-  _globals['_GENERATIONSTATS']._serialized_start=528
-  _globals['_GENERATIONSTATS']._serialized_end=903
+  _globals['_OPENED']._serialized_end=258
+  _globals['_RESUME']._serialized_start=260
+  _globals['_RESUME']._serialized_end=343
+  _globals['_FINISHED']._serialized_start=345
+  _globals['_FINISHED']._serialized_end=457
+  _globals['_TOKENLOGPROBS']._serialized_start=459
+  _globals['_TOKENLOGPROBS']._serialized_end=531
+  _globals['_TOKENLOGPROB']._serialized_start=533
+  _globals['_TOKENLOGPROB']._serialized_end=582
+  _globals['_GENERATIONSTATS']._serialized_start=585
+  _globals['_GENERATIONSTATS']._serialized_end=960
 # @@protoc_insertion_point(module_scope)

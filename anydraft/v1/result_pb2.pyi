@@ -57,6 +57,7 @@ class Opened(google.protobuf.message.Message):
     MAX_NEW_TOKENS_FIELD_NUMBER: builtins.int
     CREDIT_PIECES_FIELD_NUMBER: builtins.int
     CREDIT_BYTES_FIELD_NUMBER: builtins.int
+    RESUME_TOKEN_FIELD_NUMBER: builtins.int
     FINGERPRINT_FIELD_NUMBER: builtins.int
     COMMITTED_TEXT_FIELD_NUMBER: builtins.int
     session_id: builtins.str
@@ -73,10 +74,12 @@ class Opened(google.protobuf.message.Message):
     bytes of text they may have.
     """
     credit_bytes: builtins.int
-    fingerprint: builtins.str
-    """Field 7 is kept for a token.
-    What `Resume.fingerprint` must be for the answer to go on elsewhere.
+    resume_token: builtins.str
+    """With the session's id, what has it read again from its beginning (`Resume.token`); empty where the
+    node keeps none. Set by `Generate` alone.
     """
+    fingerprint: builtins.str
+    """What `Resume.fingerprint` must be for the answer to go on elsewhere."""
     committed_text: builtins.str
     """Of an answer that was begun elsewhere: its text so far, special tokens written out."""
     def __init__(
@@ -89,10 +92,11 @@ class Opened(google.protobuf.message.Message):
         max_new_tokens: builtins.int = ...,
         credit_pieces: builtins.int = ...,
         credit_bytes: builtins.int = ...,
+        resume_token: builtins.str = ...,
         fingerprint: builtins.str = ...,
         committed_text: builtins.str = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["committed_text", b"committed_text", "credit_bytes", b"credit_bytes", "credit_pieces", b"credit_pieces", "fingerprint", b"fingerprint", "max_new_tokens", b"max_new_tokens", "model", b"model", "prompt_tokens", b"prompt_tokens", "seed", b"seed", "session_id", b"session_id"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["committed_text", b"committed_text", "credit_bytes", b"credit_bytes", "credit_pieces", b"credit_pieces", "fingerprint", b"fingerprint", "max_new_tokens", b"max_new_tokens", "model", b"model", "prompt_tokens", b"prompt_tokens", "resume_token", b"resume_token", "seed", b"seed", "session_id", b"session_id"]) -> None: ...
 
 global___Opened = Opened
 
@@ -107,8 +111,17 @@ class Resume(google.protobuf.message.Message):
 
     TOKEN_IDS_FIELD_NUMBER: builtins.int
     FINGERPRINT_FIELD_NUMBER: builtins.int
+    SESSION_ID_FIELD_NUMBER: builtins.int
+    TOKEN_FIELD_NUMBER: builtins.int
     fingerprint: builtins.str
     """`Opened.fingerprint`"""
+    session_id: builtins.str
+    """In place of the two above, and of the request: a session of the same node, as `Generate` opened
+    it, within the time for which the node keeps it. The first delta has all that was said so far. A
+    call that still reads the session ends.
+    """
+    token: builtins.str
+    """`Opened.resume_token`"""
     @property
     def token_ids(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
         """All ids that were committed, in their order."""
@@ -118,8 +131,10 @@ class Resume(google.protobuf.message.Message):
         *,
         token_ids: collections.abc.Iterable[builtins.int] | None = ...,
         fingerprint: builtins.str = ...,
+        session_id: builtins.str = ...,
+        token: builtins.str = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["fingerprint", b"fingerprint", "token_ids", b"token_ids"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["fingerprint", b"fingerprint", "session_id", b"session_id", "token", b"token", "token_ids", b"token_ids"]) -> None: ...
 
 global___Resume = Resume
 
