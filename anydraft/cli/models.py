@@ -136,7 +136,7 @@ def _export(args: argparse.Namespace) -> int:
         )
         print(
             "Copy that folder to the edge, which needs no torch for it, and start there: "
-            f"anydraft-draft --model ./{args.output.name}",
+            f"anydraft-draft --model ./{args.output.name} --verify HOST:PORT",
             file=sys.stderr,
         )
     return 0

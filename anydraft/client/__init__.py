@@ -10,7 +10,7 @@ from anydraft.client._answer import (
 )
 from anydraft.client._async import AsyncClient, AsyncStream
 from anydraft.client._options import GenerateOptions
-from anydraft.client._resume import ResumePoint
+from anydraft.client._resume import ResumePoint, Session
 from anydraft.client._server import ServerInfo
 from anydraft.client._sync import Client, Stream
 
@@ -24,6 +24,7 @@ __all__ = [
     "GenerationResult",
     "ResumePoint",
     "ServerInfo",
+    "Session",
     "Stats",
     "Stream",
     "TextEvent",

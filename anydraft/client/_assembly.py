@@ -13,7 +13,7 @@ from anydraft.client._answer import (
     TextEvent,
     TokenLogprobs,
 )
-from anydraft.client._resume import ResumePoint
+from anydraft.client._resume import ResumePoint, Session
 from anydraft.errors import FailedPreconditionError, InternalError
 from anydraft.v1 import generation_pb2, result_pb2
 
@@ -67,6 +67,13 @@ class AnswerAssembler:
             max_new_tokens=self._opened.max_new_tokens,
             fingerprint=self._opened.fingerprint,
         )
+
+    @property
+    def session(self) -> Session | None:
+        """None before the answer has begun, and where the server keeps none."""
+        if not self._opened.resume_token:
+            return None
+        return Session(self._opened.session_id, self._opened.resume_token)
 
     def _text(self) -> str:
         begun = "" if self._begun is None else self._begun.text

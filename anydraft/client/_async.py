@@ -14,7 +14,7 @@ from anydraft.client._answer import GenerationResult, TextEvent
 from anydraft.client._assembly import AnswerAssembler
 from anydraft.client._deadline import Deadline, require_timeout
 from anydraft.client._options import GenerateOptions, Messages, build_request
-from anydraft.client._resume import ResumePoint, Retries
+from anydraft.client._resume import ResumePoint, Retries, Session
 from anydraft.client._server import (
     GENERATION_SERVICE,
     READY_POLL_S,
@@ -87,15 +87,20 @@ class AsyncClient:
         async def start(point: ResumePoint | None) -> Call:
             nonlocal deadline
             deadline = deadline or Deadline(timeout_s)
-            if not self._speaks_our_revision:
-                require_same_revision(await self._fetch_info(deadline), self.address)
-                self._speaks_our_revision = True
-            plain = GenerationServiceStub(self._open_channel())
-            stub = cast("GenerationServiceAsyncStub", plain)
             asked = request if point is None else point.apply(request)
-            return stub.Generate(asked, timeout=deadline.remaining_s())
+            return await self._start(asked, deadline)
 
         return AsyncStream(start, AnswerAssembler(begun=resume), self.address, Retries(retries))
+
+    def resume(self, session: Session, *, timeout: float | None = None) -> AsyncStream:
+        """An answer that was begun on this node, from beginning to end. A stream that still
+        reads it ends. NotFoundError where the node has forgotten it."""
+        timeout_s = self._timeout_s if timeout is None else require_timeout(timeout)
+
+        async def start(_: ResumePoint | None) -> Call:
+            return await self._start(session.request(), Deadline(timeout_s))
+
+        return AsyncStream(start, AnswerAssembler(), self.address, Retries(0))
 
     async def server_info(self, *, timeout: float | None = None) -> ServerInfo:  # noqa: ASYNC109
         """What the node says about itself, whatever revision it speaks."""
@@ -139,6 +144,13 @@ class AsyncClient:
         if self._channel is None:
             self._channel = dial(self.address)
         return self._channel
+
+    async def _start(self, request: GenerateRequest, deadline: Deadline) -> Call:
+        if not self._speaks_our_revision:
+            require_same_revision(await self._fetch_info(deadline), self.address)
+            self._speaks_our_revision = True
+        stub = cast("GenerationServiceAsyncStub", GenerationServiceStub(self._open_channel()))
+        return stub.Generate(request, timeout=deadline.remaining_s())
 
     async def _fetch_info(self, deadline: Deadline) -> ServerInfo:
         stub = cast("ServerServiceAsyncStub", ServerServiceStub(self._open_channel()))
@@ -188,6 +200,12 @@ class AsyncStream(AsyncIterator[TextEvent]):
             event = self._assembler.add(await self._read())
             if event is not None:
                 return event
+
+    @property
+    def session(self) -> Session | None:
+        """With which `resume` of a client gives this answer from its beginning; None before it has
+        begun, and where the node keeps none."""
+        return self._assembler.session
 
     @property
     def resume_point(self) -> ResumePoint | None:

@@ -40,6 +40,18 @@ class ResumePoint:
         return rest
 
 
+@dataclass(frozen=True, slots=True)
+class Session:
+    """By which one node gives an answer again from its beginning, for a while (a minute, unless it
+    was told otherwise): the little that a client need not lose. The token is secret."""
+
+    session_id: str
+    token: str
+
+    def request(self) -> GenerateRequest:
+        return GenerateRequest(resume=Resume(session_id=self.session_id, token=self.token))
+
+
 def require_retries(retries: int) -> int:
     """`retries` itself; InvalidRequestError unless it is a whole number, 0 or more."""
     if not isinstance(retries, Integral) or isinstance(retries, bool) or retries < 0:

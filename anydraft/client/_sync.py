@@ -14,7 +14,7 @@ from anydraft.client._answer import GenerationResult, TextEvent
 from anydraft.client._assembly import AnswerAssembler
 from anydraft.client._deadline import Deadline, require_timeout
 from anydraft.client._options import GenerateOptions, Messages, build_request
-from anydraft.client._resume import ResumePoint, Retries
+from anydraft.client._resume import ResumePoint, Retries, Session
 from anydraft.client._server import (
     GENERATION_SERVICE,
     READY_POLL_S,
@@ -83,6 +83,16 @@ class Client:
             return self._start(request if point is None else point.apply(request), deadline)
 
         return Stream(start, assembler, self.address, Retries(retries))
+
+    def resume(self, session: Session, *, timeout: float | None = None) -> Stream:
+        """An answer that was begun on this node, from beginning to end. A stream that still
+        reads it ends. NotFoundError where the node has forgotten it."""
+        assembler, deadline = AnswerAssembler(), self._deadline(timeout)
+
+        def start() -> Iterator[GenerateResponse]:
+            return self._start(session.request(), deadline)
+
+        return Stream(start, assembler, self.address, Retries(0))
 
     def server_info(self, *, timeout: float | None = None) -> ServerInfo:
         """What the node says about itself, whatever revision it speaks."""
@@ -179,6 +189,12 @@ class Stream(Iterator[TextEvent]):
             event = self._assembler.add(self._read())
             if event is not None:
                 return event
+
+    @property
+    def session(self) -> Session | None:
+        """With which `resume` of a client gives this answer from its beginning; None before it has
+        begun, and where the node keeps none."""
+        return self._assembler.session
 
     @property
     def resume_point(self) -> ResumePoint | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import signal
 import time
@@ -14,6 +15,7 @@ import grpc
 import pytest
 from transformers import PreTrainedTokenizerFast
 
+import anydraft
 from anydraft.cli.nodes import NodeProcess
 from anydraft.errors import (
     AnydraftError,
@@ -321,3 +323,21 @@ def test_what_is_no_beginning_of_the_answer_is_refused(steady: str) -> None:
     other = failed(steady, whole, Resume(token_ids=[5], fingerprint="another"))
     assert isinstance(other, FailedPreconditionError)
     assert other.reason == "FINGERPRINT_MISMATCH"
+
+
+async def test_the_sdk_reads_a_session_again(steady: str) -> None:
+    options = {"max_new_tokens": NEW_TOKENS, "ignore_eos": True, "temperature": 0.0}
+    with anydraft.Client(steady, timeout=60) as client:
+        whole = client.generate("the cat sat on", **options).result()
+        stream = client.generate("the cat sat on", **options)
+        next(stream)
+        session = stream.session
+        assert session is not None
+        stream.close()
+        assert client.resume(session).result().text == whole.text
+        forged = dataclasses.replace(session, token="0" * 32)
+        with pytest.raises(anydraft.PermissionDeniedError):
+            client.resume(forged).result()
+    async with anydraft.AsyncClient(steady, timeout=60) as async_client:
+        again = await async_client.resume(session).result()
+    assert (again.text, again.token_ids) == (whole.text, whole.token_ids)
