@@ -11,7 +11,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from dataclasses import dataclass, field
 
@@ -41,17 +41,25 @@ class _Kept:
     request: GenerateRequest
     token: str
     opened: Opened
-    told: TextDelta = field(default_factory=TextDelta)
-    """All deltas in one."""
+    deltas: list[TextDelta] = field(default_factory=list)
+    """As they were told."""
     finished: GenerateResponse | None = None
     number: int = 0
     """Of the call that makes it now: whoever has a lower one was overtaken."""
-    is_live: bool = True
+    num_bytes: int = 0
+    """Once nobody reads it."""
     ends_at: float = 0.0
 
     @property
-    def num_bytes(self) -> int:
-        return self.request.ByteSize() + self.told.ByteSize()
+    def told(self) -> TextDelta:
+        """All deltas in one. They are joined here, not as they come: each would copy all text."""
+        if len(self.deltas) != 1:
+            joined = TextDelta(text="".join(delta.text for delta in self.deltas))
+            for delta in self.deltas:
+                joined.token_ids.extend(delta.token_ids)
+                joined.logprobs.extend(delta.logprobs)
+            self.deltas = [joined]
+        return self.deltas[0]
 
     @property
     def rest(self) -> GenerateRequest:
@@ -60,14 +68,10 @@ class _Kept:
         rest.CopyFrom(self.request)
         rest.spec.sampling.seed = self.opened.seed
         rest.spec.stop.max_new_tokens = self.opened.max_new_tokens
-        resume = Resume(token_ids=self.told.token_ids, fingerprint=self.opened.fingerprint)
-        rest.resume.CopyFrom(resume)
+        # What the request itself went on from comes first.
+        rest.resume.token_ids.extend(self.told.token_ids)
+        rest.resume.fingerprint = self.opened.fingerprint
         return rest
-
-    def tell(self, delta: TextDelta) -> None:
-        self.told.text += delta.text
-        self.told.token_ids.extend(delta.token_ids)
-        self.told.logprobs.extend(delta.logprobs)
 
 
 class AnswerTable:
@@ -76,8 +80,12 @@ class AnswerTable:
     def __init__(self, ttl_s: float = SESSION_TTL_S) -> None:
         """`ttl_s`: how long an answer is kept that nobody reads; 0 keeps none."""
         self._ttl_s = ttl_s
-        self._kept: OrderedDict[str, _Kept] = OrderedDict()
-        """By session id; whose call ended last, last."""
+        self._live: dict[str, _Kept] = {}
+        """That somebody reads, by session id."""
+        self._left: OrderedDict[str, _Kept] = OrderedDict()
+        """The others; whose call ended last, last."""
+        self._num_bytes = 0
+        """Of those."""
 
     async def answer(
         self, request: GenerateRequest, make: Answer
@@ -85,71 +93,51 @@ class AnswerTable:
         """What `make` says to the request, or, where that names a session, all that was said in it
         and the rest. Raises what `make` raises; NotFoundError and PermissionDeniedError where there
         is no such session for this client."""
-        if not request.resume.session_id:
-            async with aclosing(self._watched(request, make)) as responses:
-                async for response in responses:
-                    yield response
-            return
-        kept = self._claimed(request.resume)
-        yield GenerateResponse(opened=kept.opened)
-        if kept.told.ByteSize():
-            yield GenerateResponse(delta=kept.told)
-        if kept.finished is not None:
-            yield kept.finished
-            return
-        async with (
-            aclosing(make(kept.rest)) as responses,
-            aclosing(self._followed(kept, responses)) as followed,
-        ):
-            async for response in followed:
-                if not response.HasField("opened"):
-                    yield response
+        told = self._again if request.resume.session_id else self._anew
+        async with aclosing(told(request, make)) as responses:
+            async for response in responses:
+                yield response
 
-    async def _watched(
+    async def _anew(
         self, request: GenerateRequest, make: Answer
     ) -> AsyncGenerator[GenerateResponse, None]:
-        kept: _Kept | None = None
         async with aclosing(make(request)) as responses:
-            async for first in responses:
-                if self._ttl_s and first.opened.fingerprint:
-                    kept = _Kept(request, secrets.token_hex(_TOKEN_BYTES), first.opened)
-                    kept.opened.resume_token = kept.token
-                    self._kept[kept.opened.session_id] = kept
-                    break
+            first = await anext(responses, None)
+            if first is None:
+                return
+            if not (self._ttl_s and first.opened.fingerprint):
                 yield first
-            if kept is not None:
-                async with aclosing(self._followed(kept, responses, first)) as followed:
-                    async for response in followed:
-                        yield response
+                async for response in responses:
+                    yield response
+                return
+            kept = _Kept(request, secrets.token_hex(_TOKEN_BYTES), first.opened)
+            kept.opened.resume_token = kept.token
+            self._live[kept.opened.session_id] = kept
+            try:
+                yield first
+                async for response in responses:
+                    yield _noted(kept, 0, response)
+            finally:
+                self._leave(kept, 0)
 
-    async def _followed(
-        self,
-        kept: _Kept,
-        responses: AsyncIterator[GenerateResponse],
-        first: GenerateResponse | None = None,
+    async def _again(
+        self, request: GenerateRequest, make: Answer
     ) -> AsyncGenerator[GenerateResponse, None]:
-        """Notes what is told, and that somebody reads it."""
+        kept = self._claimed(request.resume)
         number = kept.number
         try:
-            if first is not None:
-                yield first
-            async for response in responses:
-                if kept.number != number:
-                    raise FailedPreconditionError(
-                        "this answer is read elsewhere now: its session was resumed.",
-                        reason="SESSION_RESUMED_ELSEWHERE",
-                    )
-                if response.HasField("delta"):
-                    kept.tell(response.delta)
-                elif response.HasField("finished"):
-                    kept.finished = response
-                yield response
+            yield GenerateResponse(opened=kept.opened)
+            if kept.deltas:
+                yield GenerateResponse(delta=kept.told)
+            if kept.finished is not None:
+                yield kept.finished
+                return
+            async with aclosing(make(kept.rest)) as responses:
+                async for response in responses:
+                    if not response.HasField("opened"):
+                        yield _noted(kept, number, response)
         finally:
-            if kept.number == number:
-                kept.is_live = False
-                kept.ends_at = time.monotonic() + self._ttl_s
-                self._kept.move_to_end(kept.opened.session_id)
-                self._make_room()
+            self._leave(kept, number)
 
     def _claimed(self, resume: Resume) -> _Kept:
         self._make_room()
@@ -160,10 +148,11 @@ class AnswerTable:
                 field="resume",
                 reason="FIELD_MALFORMED",
             )
-        kept = self._kept.get(resume.session_id)
+        session_id = resume.session_id
+        kept = self._live.get(session_id) or self._left.get(session_id)
         if kept is None:
             raise NotFoundError(
-                f"there is no session {resume.session_id[:100]!r} here, or not any more. Go on "
+                f"there is no session {session_id[:100]!r} here, or not any more. Go on "
                 "from the ids that were committed (Resume.token_ids), or ask anew.",
                 reason="SESSION_NOT_FOUND",
             )
@@ -173,16 +162,43 @@ class AnswerTable:
                 reason="RESUME_TOKEN_WRONG",
             )
         kept.number += 1
-        kept.is_live = True
+        if self._left.pop(session_id, None) is not None:
+            self._num_bytes -= kept.num_bytes
+        self._live[session_id] = kept
         return kept
+
+    def _leave(self, kept: _Kept, number: int) -> None:
+        """That call does not read it any more."""
+        if kept.number != number:
+            return
+        session_id = kept.opened.session_id
+        del self._live[session_id]
+        kept.num_bytes = kept.request.ByteSize() + kept.told.ByteSize()
+        kept.ends_at = time.monotonic() + self._ttl_s
+        self._left[session_id] = kept
+        self._num_bytes += kept.num_bytes
+        self._make_room()
 
     def _make_room(self) -> None:
         """Forgets what nobody came back for, and of the rest what is too much, the oldest first."""
         now = time.monotonic()
-        held = sum(kept.num_bytes for kept in self._kept.values() if not kept.is_live)
-        for session_id, kept in list(self._kept.items()):
-            if kept.is_live:
-                continue
-            if kept.ends_at <= now or held > _MAX_BYTES:
-                held -= kept.num_bytes
-                del self._kept[session_id]
+        while self._left:
+            session_id, oldest = next(iter(self._left.items()))
+            if oldest.ends_at > now and self._num_bytes <= _MAX_BYTES:
+                return
+            del self._left[session_id]
+            self._num_bytes -= oldest.num_bytes
+
+
+def _noted(kept: _Kept, number: int, response: GenerateResponse) -> GenerateResponse:
+    """It is told by that call. Raises FailedPreconditionError when another one has taken over."""
+    if kept.number != number:
+        raise FailedPreconditionError(
+            "this answer is read elsewhere now: its session was resumed.",
+            reason="SESSION_RESUMED_ELSEWHERE",
+        )
+    if response.HasField("delta"):
+        kept.deltas.append(response.delta)
+    elif response.HasField("finished"):
+        kept.finished = response
+    return response
