@@ -16,6 +16,7 @@ from benchmarks import (
     attacks,
     cancel_opening,
     chat_turns,
+    failover,
     faults,
     hostile,
     kv_layout,
@@ -41,7 +42,7 @@ SCRIPTS = [
     silence,
     stop,
 ]
-ON_THEIR_OWN = [chat_turns, kv_layout, soak]
+ON_THEIR_OWN = [chat_turns, failover, kv_layout, soak]
 
 
 @pytest.mark.parametrize("script", [*SCRIPTS, *ON_THEIR_OWN], ids=lambda script: script.__name__)
