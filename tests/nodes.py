@@ -89,9 +89,11 @@ def draft_node(
     drafter: Drafter,
     verify_address: str | Sequence[str] | None,
     listen: str = "127.0.0.1:0",
+    *,
+    knows_all: bool = False,
     **settings: Any,
 ) -> Iterator[str]:
-    """Yields its address."""
+    """Yields its address; with `knows_all`, once it has found all of its verify nodes."""
 
     async def build() -> DraftNode:
         return DraftNode(verify_address, listen, **settings)
@@ -101,9 +103,18 @@ def draft_node(
         try:
             address = loop.run(node.start())
             loop.run(node.serve(LoadedDrafter(drafter, "test drafter", "test")))
+            if knows_all:
+                loop.run(_knows_all(node))
             yield address
         finally:
             loop.run(node.stop())
+
+
+async def _knows_all(node: DraftNode) -> None:
+    assert node._nodes is not None
+    async with asyncio.timeout(30):
+        while not all(verify.watch.is_good for verify in node._nodes._nodes):
+            await node._nodes.change(1.0)
 
 
 def wait_ready(address: str) -> None:

@@ -34,7 +34,7 @@ from draft_node.drafters.lookup import LookupDrafter
 from tests import models_zoo, nodes, tokenizers_zoo
 from tests.integration.drafters import KnowingDrafter
 
-NEW_TOKENS = 300
+NEW_TOKENS = 450
 SETTINGS: dict[str, dict[str, Any]] = {
     "greedy": {"temperature": 0.0},
     "sampled": {"temperature": 1.0, "seed": 7},
@@ -122,7 +122,9 @@ def test_an_answer_goes_on_elsewhere_when_its_verify_node_ends(
     with ExitStack() as stack:
         doomed, address = stack.enter_context(verifier(folder))
         # The first is asked first while both do nothing.
-        edge = stack.enter_context(nodes.draft_node(LookupDrafter(), [address, steady]))
+        edge = stack.enter_context(
+            nodes.draft_node(LookupDrafter(), [address, steady], knows_all=True)
+        )
         nodes.wait_ready(edge)
         responses: list[GenerateResponse] = []
         for response in ask(edge, spec):
@@ -146,7 +148,7 @@ def test_the_drafter_goes_on_with_the_answer(folder: Path, steady: str) -> None:
     drafter = KnowingDrafter({spec.prompt.text: internal})
     with ExitStack() as stack:
         doomed, address = stack.enter_context(verifier(folder))
-        edge = stack.enter_context(nodes.draft_node(drafter, [address, steady]))
+        edge = stack.enter_context(nodes.draft_node(drafter, [address, steady], knows_all=True))
         nodes.wait_ready(edge)
         responses: list[GenerateResponse] = []
         for response in ask(edge, spec):
