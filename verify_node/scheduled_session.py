@@ -7,6 +7,7 @@ from enum import Enum, auto
 
 from verify_node.draft_policy import DraftPolicy
 from verify_node.draft_tree import Draft, behind, in_vocabulary
+from verify_node.draft_turns import TURN_PATIENCE
 from verify_node.inbox import Mail, SessionHandle
 from verify_node.runners.base import NoCache, SessionCache
 from verify_node.target import Offer
@@ -209,7 +210,7 @@ class ScheduledSession:
         only session; 0 when there is one, and before the first token."""
         if not self._awaits_draft:
             return 0.0
-        return self.turn_ms if self._in_turn else self.policy.max_wait_ms()
+        return self.turn_ms * TURN_PATIENCE if self._in_turn else self.policy.max_wait_ms()
 
     def due_at(self) -> float:
         """When its next step should be taken, with or without a draft, if it is the only

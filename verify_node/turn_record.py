@@ -15,6 +15,8 @@ _MOST_SAVED = 0.2
 """Of the rest of an answer, that reading may take: what drafts save where they gain a quarter."""
 _LEAST_SAVED = 0.05
 """The same where drafts are not expected to save anything, and are tried all the same."""
+_LEAST_TURNS = 6
+"""Before they are judged: a session that gives its drafter up has seen four, and two begin."""
 _FIRST_TRY_SESSIONS = 4
 """That were passed over before one tries again; doubles."""
 _MOST_TRY_SESSIONS = 64
@@ -27,6 +29,7 @@ class TurnRecord:
         self._cost = cost
         self._brings = 1.0
         self._takes_ms: float | None = None
+        self._num_turns = 0
         self._passed_over = 0
         self._tries_after = _FIRST_TRY_SESSIONS
 
@@ -47,7 +50,8 @@ class TurnRecord:
     def next_session(self) -> float | None:
         """The tokens that a turn is expected to bring to a session that begins; None when it better
         does without turns."""
-        if self._takes_ms is None or self._takes_ms < self.worth_ms(self._brings):
+        is_known = self._takes_ms is not None and self._num_turns >= _LEAST_TURNS
+        if not is_known or (self._takes_ms or 0.0) < self.worth_ms(self._brings):
             self._passed_over, self._tries_after = 0, _FIRST_TRY_SESSIONS
             return self._brings
         self._passed_over += 1
@@ -63,6 +67,7 @@ class TurnRecord:
 
     def brought(self, num_accepted: int) -> None:
         """A step that was delayed for a turn accepted so many draft tokens."""
+        self._num_turns += 1
         self._brings = _mean(self._brings, num_accepted)
 
 
