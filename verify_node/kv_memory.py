@@ -11,8 +11,9 @@ import logging
 from collections.abc import Hashable, Iterable
 
 from anydraft.errors import ResourceExhaustedError
+from anydraft.text.common_prefix import common_prefix
 from verify_node.kv_pool import KvPool
-from verify_node.prefix_cache import Prefix, PrefixCache, num_alike
+from verify_node.prefix_cache import Prefix, PrefixCache
 from verify_node.runners.base import ModelRunner, SessionCache
 from verify_node.scheduled_session import BRANCH_SLOTS, ScheduledSession
 
@@ -176,7 +177,7 @@ class KvMemory:
         for other in others:
             if other.request.tenant == session.request.tenant and other.cache.length >= least:
                 held = [*other.request.prompt_ids, *other.answer_ids][: other.cache.length]
-                alike = num_alike(ids, held)
+                alike = common_prefix(ids, held)
                 if alike >= least:
                     source, least = other, alike + 1
         if source is None or not self._take(session, session.num_committed):

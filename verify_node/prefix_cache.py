@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from anydraft.text.common_prefix import common_prefix
 from verify_node.runners.base import SessionCache
 
 
@@ -61,7 +62,7 @@ class PrefixCache:
         best, agreed = None, -1
         for prefix in reversed(path[-1].through):
             behind = prefix.token_ids[depth : depth + len(rest)]
-            alike = num_alike(rest, behind)
+            alike = common_prefix(rest, behind)
             if alike > agreed:
                 best, agreed = prefix, alike
             if agreed == len(rest):
@@ -118,9 +119,3 @@ class PrefixCache:
         """Whole ones only."""
         starts = range(0, len(token_ids) - self._block + 1, self._block)
         return [tuple(token_ids[start : start + self._block]) for start in starts]
-
-
-def num_alike(one: Sequence[int], other: Sequence[int]) -> int:
-    """How many of the first ids are the same."""
-    pairs = enumerate(zip(one, other, strict=False))
-    return next((index for index, (a, b) in pairs if a != b), min(len(one), len(other)))

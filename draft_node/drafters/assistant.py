@@ -14,11 +14,11 @@ from dataclasses import dataclass, field
 from itertools import islice
 
 from anydraft.errors import ContextFullError
+from anydraft.text.common_prefix import common_prefix
 from anydraft.text.mirror import AssistantMirror
 from anydraft.text.tokenizer import TextTokenizer
 from anydraft.text.tree import Node, Piece, TextTree
 from anydraft.v1.prompt_pb2 import Prompt
-from draft_node.common_prefix import common_prefix
 from draft_node.drafters.branches import Branch, Root, follow
 from draft_node.drafters.kept_prefixes import KeptPrefixes
 from draft_node.drafters.thrift import ReadingPace, Thrift

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from draft_node.common_prefix import common_prefix
+from anydraft.text.common_prefix import common_prefix
 from draft_node.engines.base import AssistantState
 
 DEFAULT_PREFIX_SESSIONS = 4

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
-from draft_node.common_prefix import common_prefix
+from anydraft.text.common_prefix import common_prefix
 from draft_node.engines.base import AssistantEngine, Choices, Path
 from draft_node.engines.cache import Cache, Pass, TreeCache, TreePlaces
 from draft_node.engines.checks import (
