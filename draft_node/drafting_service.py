@@ -2,28 +2,21 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 
 import grpc.aio
 
 from anydraft.errors import (
-    DeadlineExceededError,
-    FailedPreconditionError,
-    InvalidRequestError,
     UnavailableError,
 )
+from anydraft.rpc.opening import opening_request, require_our_revision
 from anydraft.rpc.validation import validate_drafting
 from anydraft.v1.drafting_pb2 import DraftingOpened, DraftRequest, DraftResponse, OpenDrafting
 from anydraft.v1.drafting_pb2_grpc import DraftingServiceServicer
-from anydraft.version import PROTOCOL_REVISION
 from draft_node.assisted_answer import Drafting
 from draft_node.drafting_session import DraftingSession
 from draft_node.places import Places
-
-_OPEN_TIMEOUT_S = 10.0
-"""How long a stream may say nothing before it says what it is for."""
 
 Context = grpc.aio.ServicerContext[object, object]
 
@@ -60,24 +53,7 @@ class DraftingService(DraftingServiceServicer):
 
 
 async def _opening(requests: AsyncIterator[DraftRequest]) -> OpenDrafting:
-    try:
-        async with asyncio.timeout(_OPEN_TIMEOUT_S):
-            request = await anext(requests, None)
-    except TimeoutError:
-        raise DeadlineExceededError(
-            f"the stream said nothing for {_OPEN_TIMEOUT_S:g} s. Send `open` at once.",
-            reason="OPEN_TIMEOUT",
-        ) from None
-    if request is None or request.WhichOneof("message") != "open":
-        raise InvalidRequestError(
-            "the first message of a Draft stream must be `open`.", reason="OPEN_EXPECTED"
-        )
-    revision = request.open.protocol_revision
-    if revision != PROTOCOL_REVISION:
-        raise FailedPreconditionError(
-            f"this node speaks revision {PROTOCOL_REVISION} of the protocol, the caller "
-            f"{revision}. Install the same anydraft release on both sides.",
-            reason="PROTOCOL_REVISION_MISMATCH",
-        )
+    request = await opening_request(requests, "Draft")
+    require_our_revision(request.open.protocol_revision)
     validate_drafting(request.open)
     return request.open

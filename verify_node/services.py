@@ -11,13 +11,12 @@ import grpc
 
 from anydraft.errors import (
     AnydraftError,
-    DeadlineExceededError,
-    FailedPreconditionError,
     InvalidRequestError,
     UnavailableError,
 )
 from anydraft.rpc.answer_table import SESSION_TTL_S, AnswerTable
 from anydraft.rpc.calls import answering
+from anydraft.rpc.opening import opening_request, require_our_revision
 from anydraft.rpc.validation import validate_draft, validate_session_id
 from anydraft.v1 import generation_pb2 as generation
 from anydraft.v1 import server_pb2 as server
@@ -34,8 +33,6 @@ from verify_node.session_text import TextBlock
 
 _LINGER_S = 2.0
 """How long the node waits for a client to end its side of a finished session."""
-_OPEN_TIMEOUT_S = 10.0
-"""How long a stream may say nothing before it says what it is for."""
 
 Context = grpc.aio.ServicerContext[object, object]
 
@@ -114,26 +111,9 @@ class VerificationService(VerificationServiceServicer):
 
 
 async def _opening(requests: AsyncIterator[verification.VerifyRequest]) -> verification.Open:
-    try:
-        async with asyncio.timeout(_OPEN_TIMEOUT_S):
-            request = await anext(requests, None)
-    except TimeoutError:
-        raise DeadlineExceededError(
-            f"the stream said nothing for {_OPEN_TIMEOUT_S:g} s. Send `open` at once.",
-            reason="OPEN_TIMEOUT",
-        ) from None
-    if request is None or request.WhichOneof("message") != "open":
-        raise InvalidRequestError(
-            "the first message of a Verify stream must be `open`.", reason="OPEN_EXPECTED"
-        )
+    request = await opening_request(requests, "Verify")
     validate_session_id(request.open.session_id)
-    revision = request.open.protocol_revision
-    if revision != PROTOCOL_REVISION:
-        raise FailedPreconditionError(
-            f"this node speaks revision {PROTOCOL_REVISION} of the protocol, the client "
-            f"{revision}. Install the same anydraft release on both sides.",
-            reason="PROTOCOL_REVISION_MISMATCH",
-        )
+    require_our_revision(request.open.protocol_revision)
     return request.open
 
 

@@ -19,6 +19,7 @@ import pytest
 
 from anydraft import Client
 from anydraft.errors import DeadlineExceededError, InternalError, UnavailableError
+from anydraft.rpc import opening
 from anydraft.rpc.channel import dial
 from anydraft.rpc.health import Health, check
 from anydraft.rpc.status import from_rpc_error
@@ -32,7 +33,6 @@ from anydraft.v1.verification_pb2 import Draft, Open, VerifyRequest
 from anydraft.v1.verification_pb2_grpc import VerificationServiceStub
 from anydraft.version import PROTOCOL_REVISION
 from tests import models_zoo, nodes, tokenizers_zoo
-from verify_node import services
 from verify_node.lifecycle import SERVICES, VerifyNode
 from verify_node.scheduler import Scheduler
 from verify_node.served_model import ServedModel
@@ -139,7 +139,7 @@ async def test_a_client_that_vanishes_takes_its_session_with_it() -> None:
 
 
 async def test_a_stream_that_says_nothing_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(services, "_OPEN_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(opening, "_OPEN_TIMEOUT_S", 0.2)
     async with running(tiny()) as (_, channel):
         call = VerificationServiceStub(channel).Verify()
         with pytest.raises(grpc.RpcError) as caught:
