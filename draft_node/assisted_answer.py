@@ -44,10 +44,6 @@ class Drafting:
     """See `DraftingLoop`."""
 
 
-class _Finished:
-    """Nothing is left to do."""
-
-
 class AssistedAnswer:
     """One session, on one verify node after the other if need be. `responses` once, then `close`,
     whatever happened."""
@@ -127,8 +123,11 @@ class AssistedAnswer:
         error: Exception | None = None
         try:
             node = self._failover.first(self._progress)
-            while not isinstance(failure := await self._go_on_with(node), _Finished):
-                node = await self._failover.next(self._progress, failure)
+            while True:
+                failure = await self._go_on_with(node)
+                if self._finished or self._closing:
+                    break
+                node = await self._failover.next(self._progress, node, failure)
                 _log.info("an answer goes on with the verify node %s", node.address)
         except Exception as fault:  # the reader must hear of it, whatever it is
             error = fault
@@ -137,9 +136,9 @@ class AssistedAnswer:
             self._end_log(error_word(error))
         self._buffer.end(error)
 
-    async def _go_on_with(self, node: VerifyNode) -> AnydraftError | _Finished | None:
-        """The answer, from where it stands, as far as this node makes it. What ended that: None
-        where another one is to go on that is there already."""
+    async def _go_on_with(self, node: VerifyNode) -> AnydraftError | None:
+        """The answer, from where it stands, as far as this node makes it. What cut that short; None
+        when it is finished, and where another node that is there is to go on."""
         left_s = None if self._ends_at is None else max(self._ends_at - time.monotonic(), 0.0)
         call = self._call = VerifyCall(node.channel, left_s)
         self._node, self._half_closed = node, False
@@ -159,13 +158,9 @@ class AssistedAnswer:
                     await call.write(VerifyRequest(close=Close()))
                     return None
                 await self._take(response)
-            if self._finished or self._closing:
-                return _Finished()
-            self._failover.failed(node)
-            return _cut_short(node.address)
+            return None if self._finished else _cut_short(node.address)
         except grpc.RpcError as failed:
-            self._failover.failed(node)
-            return _Finished() if self._closing else _explain(failed, node.address)
+            return _explain(failed, node.address)
         finally:
             if not self._closing:
                 self._leave_call()
@@ -184,7 +179,6 @@ class AssistedAnswer:
         if not response.HasField("draining"):
             return False
         if self._nodes.other_good(node, self._progress.fingerprint):
-            self._failover.leave(node)
             return True
         _log.info("the verify node %s is going away; this answer goes on", node.address)
         return False

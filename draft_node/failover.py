@@ -33,7 +33,7 @@ class Failover:
         self._nodes = nodes
         self._patience_s = patience_s
         self._failed: set[VerifyNode] = set()
-        """Since the answer last grew."""
+        """Those that were left since the answer last grew."""
         self._since = time.monotonic()
         self._pause_s = _FIRST_PAUSE_S
 
@@ -54,14 +54,14 @@ class Failover:
         self._failed.clear()
         self._pause_s = _FIRST_PAUSE_S
 
-    def leave(self, node: VerifyNode) -> None:
-        """The answer goes on elsewhere, though this one still makes it."""
-        self._failed.add(node)
-
-    async def next(self, progress: AnswerProgress, error: AnydraftError | None) -> VerifyNode:
-        """Who is to go on, after `error` ended what was tried last. Raises `error` when it is the
-        request's own, or nobody is left: at once for an answer that has not begun, for which the
-        client asks again, and else when the patience is at its end."""
+    async def next(
+        self, progress: AnswerProgress, left: VerifyNode, error: AnydraftError | None
+    ) -> VerifyNode:
+        """Who is to go on, after `left`, which made it last, and which `error` ended, or which is
+        going away. Raises `error` when it is the request's own, or nobody is left: at once for an
+        answer that has not begun, for which the client asks again, and else when the patience is
+        at its end."""
+        self._failed.add(left)
         if error is not None and not (progress.may_go_on and _is_of_the_node(error)):
             raise error
         while (node := self._nodes.best(progress.fingerprint, but=self._failed)) is None:
@@ -72,9 +72,6 @@ class Failover:
             self._pause_s = min(2 * self._pause_s, _LONGEST_PAUSE_S)
             self._failed.clear()  # whoever may go on with it is among them
         return node
-
-    def failed(self, node: VerifyNode) -> None:
-        self._failed.add(node)
 
 
 def _is_of_the_node(error: AnydraftError) -> bool:
