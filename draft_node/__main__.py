@@ -22,7 +22,7 @@ from anydraft.flags import (
     whole_number,
 )
 from anydraft.rpc.address import parse_target
-from anydraft.rpc.answer_table import SESSION_TTL_S
+from anydraft.rpc.answer_table import add_session_ttl_flag
 from anydraft.rpc.loading import end_process
 from anydraft.rpc.logs import add_log_level_flag, set_up_logging
 
@@ -131,13 +131,7 @@ def parser() -> argparse.ArgumentParser:
         help="be ready at once, with prompt lookup, while the assistant is fetched and loaded; go "
         "on with it if that fails",
     )
-    flag(
-        "--session-ttl",
-        type=seconds(),
-        default=SESSION_TTL_S,
-        metavar="SECONDS",
-        help="for which an answer that nobody reads can be resumed by its session; 0 keeps none",
-    )
+    add_session_ttl_flag(p)
     flag(
         "--grace",
         type=seconds(),

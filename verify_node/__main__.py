@@ -21,7 +21,7 @@ from anydraft.flags import (
     seconds,
     whole_number,
 )
-from anydraft.rpc.answer_table import SESSION_TTL_S
+from anydraft.rpc.answer_table import add_session_ttl_flag
 from anydraft.rpc.loading import end_process
 from anydraft.rpc.logs import add_log_level_flag, set_up_logging
 from verify_node.pool_flags import add_pool_flags, pool_of
@@ -116,13 +116,7 @@ def parser() -> argparse.ArgumentParser:
         metavar="TOKENS",
         help="new tokens in a forward",
     )
-    p.add_argument(
-        "--session-ttl",
-        type=seconds(),
-        default=SESSION_TTL_S,
-        metavar="SECONDS",
-        help="for which an answer that nobody reads can be resumed by its session; 0 keeps none",
-    )
+    add_session_ttl_flag(p)
     p.add_argument(
         "--grace",
         type=seconds(),

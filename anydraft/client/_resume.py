@@ -7,6 +7,7 @@ from numbers import Integral
 
 from anydraft.client._answer import TokenLogprobs
 from anydraft.errors import AnydraftError, InvalidRequestError, UnavailableError
+from anydraft.rpc.resuming import rest_of
 from anydraft.v1.generation_pb2 import GenerateRequest
 from anydraft.v1.result_pb2 import Resume
 
@@ -32,12 +33,13 @@ class ResumePoint:
 
     def apply(self, request: GenerateRequest) -> GenerateRequest:
         """A copy of the request that began the answer, which asks for the rest of it."""
-        rest = GenerateRequest()
-        rest.CopyFrom(request)
-        rest.spec.sampling.seed = self.seed
-        rest.spec.stop.max_new_tokens = self.max_new_tokens
-        rest.resume.CopyFrom(Resume(token_ids=self.token_ids, fingerprint=self.fingerprint))
-        return rest
+        return rest_of(
+            request,
+            seed=self.seed,
+            max_new_tokens=self.max_new_tokens,
+            token_ids=self.token_ids,
+            fingerprint=self.fingerprint,
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ Of a target's memory nothing is kept here; the rest is made as any answer that w
 
 from __future__ import annotations
 
+import argparse
 import secrets
 import time
 from collections import OrderedDict
@@ -21,6 +22,8 @@ from anydraft.errors import (
     NotFoundError,
     PermissionDeniedError,
 )
+from anydraft.flags import seconds
+from anydraft.rpc.resuming import rest_of
 from anydraft.v1.generation_pb2 import GenerateRequest, GenerateResponse, TextDelta
 from anydraft.v1.result_pb2 import Opened, Resume
 
@@ -64,14 +67,25 @@ class _Kept:
     @property
     def rest(self) -> GenerateRequest:
         """Asks for what was not told yet."""
-        rest = GenerateRequest()
-        rest.CopyFrom(self.request)
-        rest.spec.sampling.seed = self.opened.seed
-        rest.spec.stop.max_new_tokens = self.opened.max_new_tokens
-        # What the request itself went on from comes first.
-        rest.resume.token_ids.extend(self.told.token_ids)
-        rest.resume.fingerprint = self.opened.fingerprint
-        return rest
+        return rest_of(
+            self.request,
+            seed=self.opened.seed,
+            max_new_tokens=self.opened.max_new_tokens,
+            # What the request itself went on from comes first.
+            token_ids=[*self.request.resume.token_ids, *self.told.token_ids],
+            fingerprint=self.opened.fingerprint,
+        )
+
+
+def add_session_ttl_flag(parser: argparse.ArgumentParser) -> None:
+    """Adds `--session-ttl`."""
+    parser.add_argument(
+        "--session-ttl",
+        type=seconds(),
+        default=SESSION_TTL_S,
+        metavar="SECONDS",
+        help="for which an answer that nobody reads can be resumed by its session; 0 keeps none",
+    )
 
 
 class AnswerTable:
