@@ -16,6 +16,7 @@ from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 from grpc_health.v1.health_pb2_grpc import HealthStub
 
 from anydraft.errors import AnydraftError, FailedPreconditionError, InternalError, UnavailableError
+from anydraft.rpc.health_watch import next_status
 from anydraft.rpc.status import from_rpc_error
 from anydraft.v1 import verification_pb2
 from anydraft.v1.server_pb2 import NODE_ROLE_VERIFY, GetServerInfoRequest, ServerInfo
@@ -88,13 +89,13 @@ class VerifyWatch:
         call = self._health.Watch(HealthCheckRequest(service=_VERIFICATION))
         try:
             async with asyncio.timeout(_ANSWER_S):
-                status = await self._next_status(call)
+                status = await next_status(call)
             response = await self._server.GetServerInfo(GetServerInfoRequest(), timeout=_ANSWER_S)
             self._require_verify_node(response.info)
             self.info = response.info
             while status == HealthCheckResponse.SERVING:
                 await self._found(None)
-                status = await self._next_status(call)
+                status = await next_status(call)
         except TimeoutError:
             raise UnavailableError(
                 f"The verify node {self._address} does not answer. See its log, and the network.",
@@ -107,16 +108,6 @@ class VerifyWatch:
             f"The verify node {self._address} is loading its model, or going away. Wait for it.",
             reason="VERIFY_NODE_NOT_READY",
         )
-
-    async def _next_status(self, call: grpc.aio.UnaryStreamCall[object, object]) -> int | None:
-        """None where nobody tells: no health service, or the end of the stream."""
-        try:
-            response = await call.read()
-        except grpc.aio.AioRpcError as error:
-            if error.code() is grpc.StatusCode.UNIMPLEMENTED:
-                return None
-            raise
-        return response.status if isinstance(response, HealthCheckResponse) else None
 
     def _require_verify_node(self, info: ServerInfo) -> None:
         if info.role != NODE_ROLE_VERIFY:

@@ -15,6 +15,7 @@ from grpc_health.v1.health_pb2_grpc import HealthStub
 
 from anydraft.errors import AnydraftError, FailedPreconditionError, InternalError, UnavailableError
 from anydraft.rpc.channel import KEEP_ALIVE, KeepAlive, dial
+from anydraft.rpc.health_watch import next_status
 from anydraft.rpc.status import from_rpc_error
 from anydraft.v1 import drafting_pb2
 from anydraft.v1.drafting_pb2_grpc import DraftingServiceStub
@@ -138,7 +139,7 @@ class PoolMember:
         was_good = False
         try:
             async with asyncio.timeout(_ANSWER_S):
-                status = await _next_status(call)
+                status = await next_status(call)
             while status == HealthCheckResponse.SERVING:
                 await self._ask_for_load()
                 was_good = True
@@ -152,7 +153,7 @@ class PoolMember:
     async def _status_after(self, call: grpc.aio.UnaryStreamCall[object, object]) -> int | None:
         """The next one; asks for the load while there is none."""
         # Not under a timeout: a read that is cancelled ends its call.
-        reading = asyncio.ensure_future(_next_status(call))
+        reading = asyncio.ensure_future(next_status(call))
         try:
             while not (await asyncio.wait({reading}, timeout=_LOAD_EVERY_S))[0]:
                 await self._ask_for_load()
@@ -191,14 +192,3 @@ class PoolMember:
         if self._is_good and not was_good:
             _log.info("the draft node %s drafts, for %d sessions", self.address, self._limit)
             self._on_change()
-
-
-async def _next_status(call: grpc.aio.UnaryStreamCall[object, object]) -> int | None:
-    """None where nobody tells: no such service, or the end of the stream."""
-    try:
-        response = await call.read()
-    except grpc.aio.AioRpcError as error:
-        if error.code() is grpc.StatusCode.UNIMPLEMENTED:
-            return None
-        raise
-    return response.status if isinstance(response, HealthCheckResponse) else None

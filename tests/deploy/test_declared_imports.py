@@ -29,6 +29,7 @@ EXTRAS_OF: dict[str, tuple[str, ...]] = {
     "anydraft/cli/demo.py": ("cli",),
     "anydraft/cli/demo_answers.py": ("cli",),
     "anydraft/cli/demo_report.py": ("cli",),
+    "anydraft/rpc/health_watch.py": ("draft", "verify"),
     "anydraft/rpc/server.py": ("draft", "verify"),
     "anydraft/models/build_onnx.py": ("export",),
     "anydraft/models/onnx_check.py": ("export",),
