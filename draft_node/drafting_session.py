@@ -32,10 +32,9 @@ class DraftingSession:
             max_draft=drafting.max_draft,
             in_turn=opening.drafts_in_turn,
         )
-        self._loop.opened(opening.credit_pieces, opening.credit_bytes)
-        self._committed_bytes = 0
-        if opening.committed_text:
-            self._commit(Commit(text=opening.committed_text, credit_pieces=opening.credit_pieces))
+        begun = opening.committed_text
+        self._loop.opened(opening.credit_pieces, opening.credit_bytes, begun)
+        self._committed_bytes = len(begun.encode())
         self._drafts: asyncio.Queue[Draft | None] = asyncio.Queue()
         self._may_send = asyncio.Semaphore(1)
         self._error: AnydraftError | None = None
