@@ -19,6 +19,7 @@ import grpc
 import psutil
 
 from anydraft.cli.nodes import NodeProcess
+from anydraft.closing import Closing
 from anydraft.machine import available_cores, cpu_fact
 from anydraft.v1.generation_pb2 import GenerateRequest
 from anydraft.v1.prompt_pb2 import GenerationSpec, Prompt, SamplingParams, StopConditions
@@ -28,6 +29,7 @@ MODEL = "smollm2-135m-instruct"
 KV_BYTES_PER_TOKEN = 2 * 30 * 3 * 64 * 4
 """Of MODEL in fp32: keys and values, layers, heads that store them, their size, bytes a number."""
 READY_TIMEOUT_S = 600.0
+_RETURN_STOP_S = 60.0
 
 Findings = dict[str, object]
 Measure = Callable[[bool], Findings]
@@ -101,6 +103,38 @@ class BenchmarkNode(NodeProcess):
         except subprocess.TimeoutExpired:
             code = None
         return time.monotonic() - started, code
+
+
+class ReturningNode(Closing):
+    """A node that comes back under its address."""
+
+    def __init__(self, module: str, *args: str) -> None:
+        self._module, self._args = module, args
+        self._node = BenchmarkNode(module, [*args, "--listen", "127.0.0.1:0"])
+        self.address = self._node.wait_ready(READY_TIMEOUT_S)
+
+    def kill_and_restart(self) -> None:
+        """Returns before it is ready."""
+        self._node.process.kill()
+        self._node.close()
+        self._start()
+
+    def stop_and_restart(self) -> int | None:
+        """Its exit status; returns when it is ready again."""
+        _, status = self._node.terminate(_RETURN_STOP_S)
+        self._node.close()
+        self._start()
+        self.wait_ready()
+        return status
+
+    def wait_ready(self) -> None:
+        self._node.wait_ready(READY_TIMEOUT_S)
+
+    def close(self) -> None:
+        self._node.close()
+
+    def _start(self) -> None:
+        self._node = BenchmarkNode(self._module, [*self._args, "--listen", self.address])
 
 
 @contextmanager

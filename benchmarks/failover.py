@@ -19,12 +19,10 @@ from pathlib import Path
 
 import anydraft
 from anydraft.bench.recordings import read_recordings
-from anydraft.closing import Closing
 from benchmarks._common import (
     MODEL,
-    READY_TIMEOUT_S,
-    BenchmarkNode,
     Findings,
+    ReturningNode,
     machine_facts,
     parser,
 )
@@ -35,7 +33,6 @@ _NEW_TOKENS = 48
 _CLIENTS = 4
 _RETRIES = 60
 _TIMEOUT_S = 300.0
-_STOP_S = 60.0
 _SETTINGS: Sequence[dict[str, float | int]] = (
     {"temperature": 0.0},
     {"temperature": 1.0, "seed": 11},
@@ -43,38 +40,6 @@ _SETTINGS: Sequence[dict[str, float | int]] = (
 
 _Question = tuple[str, int]
 """A prompt, and which of the settings."""
-
-
-class Returning(Closing):
-    """A node that comes back under its address."""
-
-    def __init__(self, module: str, *args: str) -> None:
-        self._module, self._args = module, args
-        self._node = BenchmarkNode(module, [*args, "--listen", "127.0.0.1:0"])
-        self.address = self._node.wait_ready(READY_TIMEOUT_S)
-
-    def kill_and_restart(self) -> None:
-        """Returns before it is ready."""
-        self._node.process.kill()
-        self._node.close()
-        self._start()
-
-    def stop_and_restart(self) -> int | None:
-        """Its exit status; returns when it is ready again."""
-        _, status = self._node.terminate(_STOP_S)
-        self._node.close()
-        self._start()
-        self.wait_ready()
-        return status
-
-    def wait_ready(self) -> None:
-        self._node.wait_ready(READY_TIMEOUT_S)
-
-    def close(self) -> None:
-        self._node.close()
-
-    def _start(self) -> None:
-        self._node = BenchmarkNode(self._module, [*self._args, "--listen", self.address])
 
 
 class Crowd:
@@ -155,8 +120,8 @@ def measure(args: argparse.Namespace) -> Findings:
     prompts = sorted(dict.fromkeys(prompts), key=len)[:_NUM_PROMPTS]
     with ExitStack() as stack:
 
-        def returning(module: str, *flags: str) -> Returning:
-            return stack.enter_context(Returning(module, *flags))
+        def returning(module: str, *flags: str) -> ReturningNode:
+            return stack.enter_context(ReturningNode(module, *flags))
 
         target = ("--model", MODEL, "--threads", "1")
         verifiers = [returning("verify_node", *target) for _ in range(3)]

@@ -27,11 +27,17 @@ from anydraft.bench.recordings import read_recordings
 from anydraft.bench.runs import run_one_by_one
 from anydraft.bench.sources import SPEC_BENCH
 from anydraft.bench.tasks import Task, tasks_of_recordings
-from anydraft.closing import Closing
 from anydraft.rpc.channel import dial_sync
 from anydraft.v1.server_pb2 import GetServerInfoRequest
 from anydraft.v1.server_pb2_grpc import ServerServiceStub
-from benchmarks._common import READY_TIMEOUT_S, BenchmarkNode, Findings, machine_facts, parser
+from benchmarks._common import (
+    READY_TIMEOUT_S,
+    BenchmarkNode,
+    Findings,
+    ReturningNode,
+    machine_facts,
+    parser,
+)
 
 TARGET, ASSISTANT = "qwen2.5-coder-1.5b-instruct", "smollm2-135m-instruct"
 ANSWERS = Path(__file__).parent / "recordings" / "greedy.jsonl"
@@ -42,13 +48,11 @@ _KILL_ROUNDS = 2
 """How often everything is asked while drafters are killed."""
 
 
-class Drafter(Closing):
-    """A draft node that comes back under its address."""
+class Drafter(ReturningNode):
+    """That tells whether it drafts for anybody."""
 
     def __init__(self, *args: str) -> None:
-        self._args = args
-        self._node = BenchmarkNode("draft_node.simulated", [*args, "--listen", "127.0.0.1:0"])
-        self.address = self._node.wait_ready(READY_TIMEOUT_S)
+        super().__init__("draft_node.simulated", *args)
 
     def is_busy(self) -> bool:
         with dial_sync(self.address) as channel:
@@ -58,15 +62,6 @@ class Drafter(Closing):
             except grpc.RpcError:
                 return False
         return bool(info.num_drafting_sessions)
-
-    def kill_and_restart(self) -> None:
-        """Returns before it drafts again."""
-        self._node.process.kill()
-        self._node.close()
-        self._node = BenchmarkNode("draft_node.simulated", [*self._args, "--listen", self.address])
-
-    def close(self) -> None:
-        self._node.close()
 
 
 async def kill_the_busy(drafters: Sequence[Drafter], every_s: float, killed: list[float]) -> None:
