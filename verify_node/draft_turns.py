@@ -47,7 +47,7 @@ class DraftTurns:
         self._takes_ms: float | None = None
         """How long the drafter is at it; None as above."""
         self._num_brought = 0
-        """Turns since then, of which that is known."""
+        """Turns of which it is known what they brought."""
         self._needs_ms = 0.0
         """What the drafter must read before it can draft takes so long."""
         self._is_first = True

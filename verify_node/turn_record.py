@@ -50,8 +50,9 @@ class TurnRecord:
     def next_session(self) -> float | None:
         """The tokens that a turn is expected to bring to a session that begins; None when it better
         does without turns."""
-        is_known = self._takes_ms is not None and self._num_turns >= _LEAST_TURNS
-        if not is_known or (self._takes_ms or 0.0) < self.worth_ms(self._brings):
+        takes_ms = self._takes_ms
+        is_new = self._num_turns < _LEAST_TURNS
+        if is_new or takes_ms is None or takes_ms < self.worth_ms(self._brings):
             self._passed_over, self._tries_after = 0, _FIRST_TRY_SESSIONS
             return self._brings
         self._passed_over += 1
