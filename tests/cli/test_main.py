@@ -156,7 +156,7 @@ OWNS_ITS_TERMINAL = "import fcntl, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 def _read(master: int, pressed: bytes) -> bytes:
     """What is shown next. Ctrl-C and Ctrl-D are pressed again when nothing comes of them: Python
     does not hear a signal that comes just before it waits for a line; a user presses again, too."""
-    while not select.select([master], [], [], 2)[0]:
+    while not select.select([master], [], [], 10)[0]:
         if pressed in (b"\x03", b"\x04"):
             os.write(master, pressed)
     return os.read(master, 4096)
